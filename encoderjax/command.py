@@ -1,0 +1,67 @@
+"""What every command shares: help with examples, and errors of one line."""
+
+import argparse
+import difflib
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from encoderjax.errors import UserError
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose complaints are one line and suggest the right flag."""
+
+    def __init__(self, *, command: str, description: str, examples: Sequence[str]):
+        epilog = "examples:\n" + "\n".join(f"  {example}" for example in examples)
+        super().__init__(
+            prog=f"python -m encoderjax.{command}",
+            description=description,
+            epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Raises instead of printing the whole usage."""
+        raise UserError(f"{message} (see {self.prog} --help)")
+
+    def parse_strictly(self, arguments: Sequence[str] | None) -> argparse.Namespace:
+        """Parses all arguments; an unknown one is refused with the nearest name."""
+        known, unknown = self.parse_known_args(arguments)
+        if unknown:
+            raise UserError(
+                f"unknown argument {unknown[0]!r}{self.suggestion(unknown[0])} "
+                f"(see {self.prog} --help)"
+            )
+        return known
+
+    def suggestion(self, argument: str) -> str:
+        """Returns '; did you mean --x?' or nothing."""
+        return did_you_mean(argument.split("=")[0], self._option_string_actions)
+
+
+def did_you_mean(name: str, names: Sequence[str] | dict) -> str:
+    """Returns '; did you mean ...?' for the nearest of `names`, or nothing."""
+    near = difflib.get_close_matches(name, list(names), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def run_command(main: Callable[[], object]) -> NoReturn:
+    """Runs `main` and leaves the process with the right exit code."""
+    # What Orbax logs it also raises, and then it is said in one line.
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    try:
+        main()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:  # `... | head` closed the pipe
+        sys.stderr.close()
+        sys.exit(141)
+    sys.exit(0)
