@@ -1,0 +1,118 @@
+"""Host randomness as a pure function of what is being drawn for.
+
+Every draw is a hash of (seed, epoch, row, site, column), evaluated on whole
+arrays. Nothing is advanced, so a batch is the same whatever the number of hosts,
+threads and restarts, and any step can be reached at once.
+
+Shapes: B rows of a batch, C columns of a draw.
+"""
+
+import dataclasses
+import functools
+import zlib
+
+import numpy as np
+
+_WORD = 0xFFFFFFFF
+_GOLDEN = np.uint32(0x9E3779B9)  # 2^32 / golden ratio: spreads neighbouring columns
+
+
+def mix(x: np.ndarray) -> np.ndarray:
+    """Mixes 32-bit words, in place: every output bit depends on every input bit.
+
+    The multipliers and shifts are those of the `lowbias32` permutation, found by
+    search for the lowest bias of any two-multiplication mixer.
+    """
+    x ^= x >> np.uint32(16)
+    x *= np.uint32(0x7FEB352D)
+    x ^= x >> np.uint32(15)
+    x *= np.uint32(0x846CA68B)
+    x ^= x >> np.uint32(16)
+    return x
+
+
+def site_number(site: str) -> int:
+    """Returns the 32-bit number of a named place of drawing, such as 'mlm/select'."""
+    return zlib.crc32(site.encode())
+
+
+def hash_words(*words: int | np.ndarray) -> np.ndarray:
+    """Hashes integers of up to 64 bits, broadcast against each other, to uint32."""
+    state = np.zeros(np.broadcast_shapes(*(np.shape(word) for word in words)), "u4")
+    state = np.atleast_1d(state)
+    for word in words:
+        word = np.asarray(word, np.uint64)
+        for half in (word & np.uint64(_WORD), word >> np.uint64(32)):
+            state = mix((state + _GOLDEN) ^ half.astype(np.uint32))
+    return state
+
+
+@dataclasses.dataclass(frozen=True)
+class Draws:
+    """The random numbers of a batch: one stream for each row and named site."""
+
+    seed: int
+    epochs_B: np.ndarray
+    rows_B: np.ndarray
+
+    def bits(self, site: str, columns: int) -> np.ndarray:
+        """Returns uint32 [B, columns], uniform over all 32-bit words."""
+        number = site_number(site)
+        first_B = hash_words(self.seed, self.epochs_B, self.rows_B, number)
+        second_B = hash_words(number, self.rows_B, self.epochs_B, self.seed)
+        with np.errstate(over="ignore"):
+            columns_C = np.arange(columns, dtype=np.uint32) * _GOLDEN
+        bits_BC = mix(first_B[:, None] + columns_C)
+        bits_BC ^= second_B[:, None]
+        return mix(bits_BC)
+
+    def uniform(self, site: str, columns: int) -> np.ndarray:
+        """Returns float32 [B, columns] in [0, 1)."""
+        return (self.bits(site, columns) >> np.uint32(8)) * np.float32(2.0**-24)
+
+    def integers(self, site: str, columns: int, bound: int | np.ndarray) -> np.ndarray:
+        """Returns int64 [B, columns] in [0, bound); `bound` at most 2^31."""
+        wide = self.bits(site, columns).astype(np.uint64)
+        return ((wide * np.asarray(bound, np.uint64)) >> np.uint64(32)).astype(np.int64)
+
+
+# ---- the order of an epoch ----
+
+_SMALL = 65_536  # below this many items a plain shuffle is cheap and simpler
+_ROUNDS = 6
+
+
+def permuted(indices: np.ndarray, size: int, seed: int, epoch: int) -> np.ndarray:
+    """Returns where a pseudo-random permutation of range(size) puts `indices`.
+
+    Any part of the permutation costs the same and nothing of length `size` is
+    held: a Feistel network over the next power of two, walked until the value is
+    below `size` (under two walks on average).
+    """
+    if size < _SMALL:
+        return _shuffled(size, seed, epoch)[indices]
+    bits = int(size - 1).bit_length()
+    values = np.asarray(indices, np.uint64).copy()
+    outside = np.ones(values.shape, bool)
+    while outside.any():
+        values[outside] = _feistel(values[outside], bits, seed, epoch)
+        outside = values >= size
+    return values.astype(np.int64)
+
+
+@functools.lru_cache(maxsize=4)
+def _shuffled(size: int, seed: int, epoch: int) -> np.ndarray:
+    key = (int(hash_words(seed, epoch)[0]) << 32) | int(hash_words(epoch, seed)[0])
+    return np.random.Generator(np.random.Philox(key=key)).permutation(size)
+
+
+def _feistel(values: np.ndarray, bits: int, seed: int, epoch: int) -> np.ndarray:
+    """Applies the rounds; the halves differ by a bit when `bits` is odd."""
+    low, high = bits // 2, bits - bits // 2
+    right = values & np.uint64((1 << low) - 1)
+    left = values >> np.uint64(low)
+    for number in range(_ROUNDS):  # even, so the halves end with their own widths
+        width = high if number % 2 == 0 else low
+        noise = hash_words(seed, epoch, number, right).astype(np.uint64)
+        left, right = right, left ^ (noise & np.uint64((1 << width) - 1))
+    return (left << np.uint64(low)) | right
