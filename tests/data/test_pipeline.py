@@ -1,0 +1,202 @@
+import dataclasses
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from encoderjax.data.pipeline import (
+    BatchSource,
+    DataConfig,
+    Lexicon,
+    assemble,
+    prefetched,
+    rows_for_tokens,
+)
+from encoderjax.data.rows import EpochOrder, open_row_index
+from encoderjax.data.segment_pairs import ROW
+from encoderjax.errors import UserError
+from encoderjax.objectives.mlm import MaskedLM
+
+SILENT = lambda text: None
+
+
+def source_of(corpus, *, batch_size=16, seed=0, **data_changes):
+    data = DataConfig(
+        **{"corpus": "", "length": 32, "batch_size": batch_size, "dupe_factor": 3}
+        | data_changes
+    )
+    index = open_row_index(corpus, "train", data.row_settings(seed), report=SILENT)
+    return BatchSource(
+        split=corpus.split("train"),
+        index=index,
+        order=EpochOrder(tuple(map(len, index.passes)), seed),
+        layout=corpus.tokenizer.layout,
+        lexicon=Lexicon(corpus.tokenizer.vocabulary, corpus.unigrams_V),
+        corruptions=(MaskedLM(max_predictions=5),),
+        length=data.length,
+        batch_size=batch_size,
+        seed=seed,
+        static_epochs=data.dupe_factor if data.masking == "static" else None,
+    )
+
+
+def equal(first, second):
+    return first.keys() == second.keys() and all(
+        np.array_equal(first[name], second[name]) for name in first
+    )
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 4])
+def test_batches_are_the_same_for_any_number_of_hosts(corpus, hosts):
+    source = source_of(corpus)
+    part = source.batch_size // hosts
+    for step in range(10):
+        whole = source.batch(step)
+        parts = [
+            source.batch(step, slice(host * part, (host + 1) * part))
+            for host in range(hosts)
+        ]
+        joined = {name: np.concatenate([p[name] for p in parts]) for name in whole}
+        assert equal(whole, joined)
+
+
+def test_a_restarted_source_gives_the_same_batch(corpus):
+    assert equal(source_of(corpus).batch(7), source_of(corpus).batch(7))
+    assert not equal(source_of(corpus).batch(7), source_of(corpus, seed=1).batch(7))
+
+
+def test_step_a_million_costs_no_more_than_step_zero(corpus):
+    source = source_of(corpus)
+    source.batch(0)
+
+    def seconds(step):
+        start = time.perf_counter()
+        source.batch(step)
+        return time.perf_counter() - start
+
+    near = min(seconds(step) for step in range(1, 8))
+    far = min(seconds(1_000_000 + step) for step in range(7))
+    assert far < 5 * near
+
+
+def test_every_row_comes_once_an_epoch(corpus):
+    source = source_of(corpus)
+    sizes = source.order.rows_by_pass
+    epochs, rows = source.order.at(np.arange(sum(sizes) + sizes[0]))
+    assert np.all(np.diff(epochs) >= 0)
+    for epoch, size in enumerate((*sizes, sizes[0])):
+        assert sorted(rows[epochs == epoch]) == list(range(size))
+    # The second time round the first cut, the order is another one.
+    assert not np.array_equal(rows[epochs == 0], rows[epochs == 3])
+
+
+def test_dynamic_masks_change_with_the_epoch_and_static_ones_repeat(corpus):
+    for masking in ("dynamic", "static"):
+        source = source_of(corpus, masking=masking)
+        rows = np.arange(16)
+        first, later = (source.rows(np.full(16, epoch), rows) for epoch in (0, 3))
+        # Epoch 3 reads the same cut as epoch 0.
+        assert np.array_equal(first["segments"], later["segments"])
+        same = np.array_equal(first["mlm/positions"], later["mlm/positions"])
+        assert same == (masking == "static")
+
+
+def test_rows_are_laid_out_with_special_tokens_and_segments(corpus):
+    split, vocabulary = corpus.split("train"), corpus.tokenizer.vocabulary
+    record = np.zeros(2, ROW)
+    record["start"], record["length"] = [[5, 50], [7, 0]], [[3, 2], [4, 0]]
+    lexicon = Lexicon(vocabulary, corpus.unigrams_V)
+    batch = assemble(split, corpus.tokenizer.layout, lexicon, record, 12)
+    text = split.tokens.slice(0, 60).tolist()
+    cls, sep, pad = vocabulary.cls_id, vocabulary.sep_id, vocabulary.pad_id
+    assert batch["ids"].tolist() == [
+        [cls, *text[5:8], sep, *text[50:52], sep, *[pad] * 4],
+        [cls, *text[7:11], sep, *[pad] * 6],
+    ]
+    assert batch["mask"].sum(axis=1).tolist() == [8, 6]
+    assert batch["segments"].tolist() == [[0] * 5 + [1] * 3 + [0] * 4, [0] * 12]
+
+
+def test_batches_hold_the_text_of_the_corpus(corpus):
+    """Undoes the masking and finds each segment in the corpus."""
+    source = source_of(corpus)
+    split = corpus.split("train")
+    stream = split.tokens.slice(0, split.num_tokens).astype(np.uint16).tobytes()
+    batch = source.batch(3)
+    for row in range(16):
+        ids = batch["ids"][row].copy()
+        used = batch["mlm/weights"][row] > 0
+        ids[batch["mlm/positions"][row][used]] = batch["mlm/labels"][row][used]
+        separators = np.flatnonzero(ids == corpus.tokenizer.vocabulary.sep_id)
+        assert len(separators) == 2
+        a, b = ids[1 : separators[0]], ids[separators[0] + 1 : separators[1]]
+        for segment in (a, b):
+            assert segment.astype(np.uint16).tobytes() in stream
+
+
+def test_switching_the_objectives_off_leaves_the_rows_unchanged(corpus):
+    source = source_of(corpus)
+    plain = dataclasses.replace(source, corruptions=()).batch(2)
+    masked = source.batch(2)
+    for name in ("segments", "mask", "row", "second"):
+        assert np.array_equal(plain[name], masked[name])
+
+
+def test_batch_tokens_counts_real_tokens(corpus):
+    source = source_of(corpus)
+    rows = rows_for_tokens(1000, source.index)
+    assert rows % 8 == 0
+    sized = dataclasses.replace(source, batch_size=rows)
+    real = np.mean([sized.batch(step)["mask"].sum() for step in range(10)])
+    assert abs(real - 1000) < 4 * source.index.mean_tokens + 50
+
+
+def test_the_row_index_is_cut_once_and_kept(corpus, tmp_path):
+    data = DataConfig(corpus="", length=32, batch_size=8)
+    settings = data.row_settings(5)
+    first = open_row_index(
+        corpus, "train", settings, cache_dir=str(tmp_path), report=SILENT
+    )
+    (folder,) = tmp_path.iterdir()
+    stamps = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    again = open_row_index(
+        corpus, "train", settings, cache_dir=str(tmp_path), report=SILENT
+    )
+    assert {p.name: p.stat().st_mtime_ns for p in folder.iterdir()} == stamps
+    assert all(map(np.array_equal, first.passes, again.passes))
+    other = dataclasses.replace(settings, length=64)
+    open_row_index(corpus, "train", other, cache_dir=str(tmp_path), report=SILENT)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"length": 4}, "data.length=4"),
+        ({"batch_size": None}, "exactly one"),
+        ({"batch_tokens": 100}, "exactly one"),
+        ({"batch_size": 0}, "data.batch_size=0"),
+        ({"short_rate": 2.0}, "data.short_rate=2.0"),
+        ({"dupe_factor": 0}, "data.dupe_factor=0"),
+    ],
+)
+def test_bad_settings_are_refused(changes, message):
+    with pytest.raises(UserError, match=message):
+        DataConfig(**{"corpus": "x", "batch_size": 8} | changes)
+
+
+def test_prefetching_keeps_order_raises_errors_and_ends_its_thread():
+    def make(step):
+        if step == 5:
+            raise UserError("broken")
+        return step
+
+    assert list(prefetched(make, range(5))) == list(range(5))
+    seen = []
+    with pytest.raises(UserError, match="broken"):
+        seen.extend(prefetched(make, range(10)))
+    batches = prefetched(make, range(5))
+    assert next(batches) == 0
+    batches.close()
+    assert "batches" not in {thread.name for thread in threading.enumerate()}

@@ -1,0 +1,69 @@
+"""Invented text with a little structure, so that a model has something to learn."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+
+from encoderjax.data.corpus import Corpus, ShardSplit, Split, write_shard
+from encoderjax.data.preparation import prepare_corpus
+
+_TOPICS = {
+    "sea": "ship wave sailor harbour storm anchor captain island tide whale",
+    "law": "court judge statute appeal verdict lawyer witness clause treaty justice",
+    "farm": "field harvest barn horse plough orchard shepherd grain meadow cattle",
+    "war": "army general siege cannon retreat soldier fortress battle flag truce",
+}
+_VERBS = "sees finds keeps loses wants follows remembers describes praises fears"
+
+
+def documents(count: int = 40, seed: int = 0) -> list[str]:
+    """Returns documents, each about one topic, a sentence a line."""
+    rng = np.random.default_rng(seed)
+    topics = [words.split() for words in _TOPICS.values()]
+    texts = []
+    for _ in range(count):
+        nouns = topics[rng.integers(len(topics))]
+        lines = []
+        for _ in range(rng.integers(8, 30)):
+            a, b, c = rng.choice(nouns, 3)
+            verb = rng.choice(_VERBS.split())
+            line = f"The {a} {verb} the old {b}"
+            line += f" near the {c}." if rng.random() < 0.5 else "."
+            lines.append(line)
+        texts.append("\n".join(lines))
+    return texts
+
+
+def prepare_small_corpus(folder: Path, count: int = 40) -> Corpus:
+    """Writes and prepares the documents."""
+    (folder / "text.txt").write_text("\n\n".join(documents(count)))
+    return prepare_corpus(
+        source=str(folder / "text.txt"),
+        out=folder / "prepared",
+        tokenizer="wordpiece:180",
+        validation=0.2,
+        report=lambda text: None,
+    )
+
+
+def split_of(folder: Path, shards: list[list[list[int]]]) -> Split:
+    """Returns a split whose documents have sentences of the given lengths.
+
+    `shards[s][d]` lists the lengths of the sentences of document d of shard s. The
+    tokens count up from 0 through the whole split, so a token tells its position.
+    """
+    position, counts = 0, []
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, shard in enumerate(shards):
+        written = []
+        for lengths in shard:
+            bounds = np.cumsum([position, *lengths])
+            position = int(bounds[-1])
+            sentences = [
+                np.arange(a, b, dtype="u4") for a, b in itertools.pairwise(bounds)
+            ]
+            written.append(sentences)
+        part = ShardSplit.from_documents(written, np.dtype("u4"))
+        counts.append(write_shard(folder, number, {"train": part})["counts"]["train"])
+    return Split(folder, "train", counts)
