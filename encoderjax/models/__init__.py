@@ -1,0 +1,1 @@
+"""Pure functions of parameters and a batch: the encoder, its parts and its heads."""
