@@ -1,0 +1,71 @@
+"""Sentence-level objectives: is the second segment what it should be?
+
+Shapes: B batch.
+"""
+
+import dataclasses
+from typing import ClassVar
+
+import jax.numpy as jnp
+import optax
+
+from encoderjax.data.pipeline import DataConfig
+from encoderjax.errors import UserError
+from encoderjax.models.encoder import EncoderConfig, Outputs
+from encoderjax.models.heads import EncoderModel
+from encoderjax.objectives.objective import DeviceBatch, Objective, Terms
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _PairObjective(Objective):
+    """Classifies pairs from the pooled first token; reads the key `second`, [B]."""
+
+    second: ClassVar[str]
+    labels: ClassVar[tuple[str, str]]
+
+    def resolved(self, data: DataConfig, model: EncoderConfig) -> Objective:
+        """Checks that the rows have both kinds of pair."""
+        if data.second != self.second:
+            raise UserError(
+                f"objectives.{self.name} needs data.second={self.second!r}, not "
+                f"{data.second!r}; change it or leave the objective out"
+            )
+        if not model.pooler:
+            raise UserError(f"objectives.{self.name} needs model.pooler=True")
+        return self
+
+    def counts(self, batch: DeviceBatch) -> Terms:
+        """Counts rows."""
+        rows = jnp.sum(batch["row_weights"])
+        return {f"{self.name}_loss": rows, f"{self.name}_accuracy": rows}
+
+    def sums(self, model: EncoderModel, outputs: Outputs, batch: DeviceBatch) -> Terms:
+        """Adds up cross-entropy and hits over rows."""
+        logits_B2 = model.pair_logits(self.name, outputs)
+        label_B, weight_B = batch["second"], batch["row_weights"]
+        loss_B = optax.softmax_cross_entropy_with_integer_labels(logits_B2, label_B)
+        hit_B = (jnp.argmax(logits_B2, axis=-1) == label_B).astype(jnp.float32)
+        return {
+            f"{self.name}_loss": jnp.sum(loss_B * weight_B),
+            f"{self.name}_accuracy": jnp.sum(hit_B * weight_B),
+        }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NextSentence(_PairObjective):
+    """BERT's next-sentence prediction: the continuation, or text from elsewhere."""
+
+    name: ClassVar[str] = "nsp"
+    heads: ClassVar[tuple[str, ...]] = ("nsp",)
+    second: ClassVar[str] = "random"
+    labels: ClassVar[tuple[str, str]] = ("next", "random")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SentenceOrder(_PairObjective):
+    """ALBERT's sentence-order prediction: in order, or swapped."""
+
+    name: ClassVar[str] = "sop"
+    heads: ClassVar[tuple[str, ...]] = ("sop",)
+    second: ClassVar[str] = "swapped"
+    labels: ClassVar[tuple[str, str]] = ("in order", "swapped")
