@@ -1,0 +1,1 @@
+"""The jitted, sharded step, its state, and what keeps both alive."""

@@ -1,0 +1,220 @@
+"""Checkpoints: saved in the background, restored to any mesh, refused when alien."""
+
+import contextlib
+import dataclasses
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from orbax.checkpoint import checkpoint_managers as managers
+
+from encoderjax.errors import UserError
+from encoderjax.training.step import TrainState
+
+PyTree = Any
+FOLDER = "checkpoints"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """When to save.
+
+    Attributes:
+      every: steps between checkpoints; the last step is always saved.
+      keep: how many of the newest stay.
+      keep_every: every so many steps one stays for good; 0 = none.
+      carry: whether the carry is saved; without it, it warms up anew.
+    """
+
+    every: int = 1000
+    keep: int = 2
+    keep_every: int = 0
+    carry: bool = True
+
+    def __post_init__(self):
+        for name, least in {"every": 1, "keep": 1, "keep_every": 0}.items():
+            if getattr(self, name) < least:
+                raise UserError(
+                    f"checkpoint.{name}={getattr(self, name)} must be at least {least}"
+                )
+
+
+class Checkpoints:
+    """The checkpoints of a workdir.
+
+    Each holds `state` (step, params, opt_state and carry) and `identity`, the fields
+    of the run that must not change for the curve to go on.
+    """
+
+    def __init__(self, workdir: Path, config: CheckpointConfig):
+        self.folder = workdir / FOLDER
+        self.config = config
+        policies: list = [managers.LatestN(config.keep)]
+        if config.keep_every:
+            policies.append(managers.EveryNSteps(config.keep_every))
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=managers.AnyPreservationPolicy(policies),
+            save_decision_policy=_WheneverAsked(),
+            cleanup_tmp_directories=True,
+            enable_async_checkpointing=True,
+        )
+        with self._explained("open"):
+            self.manager = ocp.CheckpointManager(
+                self.folder.absolute(),
+                options=options,
+                item_names=("state", "identity"),
+            )
+
+    def latest_step(self) -> int | None:
+        """Returns the newest whole checkpoint's step."""
+        return self.manager.latest_step()
+
+    def save(self, state: TrainState, step: int, identity: Mapping[str, Any]) -> None:
+        """Starts saving; only copying off the device is waited for."""
+        if step == self.latest_step():
+            return
+        self._check_space(state, step)
+        with self._explained(f"save step {step} to"):
+            self.manager.save(
+                step,
+                args=ocp.args.Composite(
+                    state=ocp.args.StandardSave(self._saved(state)),
+                    identity=ocp.args.JsonSave(dict(identity)),
+                ),
+            )
+
+    def _check_space(self, state: TrainState, step: int) -> None:
+        """Refuses to begin what the disk cannot hold."""
+        if not self.folder.is_dir():
+            return  # an object store
+        needed = sum(
+            shard.data.nbytes
+            for leaf in jax.tree.leaves(self._saved(state))
+            for shard in leaf.addressable_shards
+            if shard.replica_id == 0
+        )
+        free = shutil.disk_usage(self.folder).free
+        if free < needed:
+            raise self._error(
+                f"save step {step} to",
+                f"it needs {needed:,} bytes and {free:,} are free",
+            )
+
+    def wait(self) -> None:
+        """Waits until what was started is on disk."""
+        with self._explained("save to"):
+            self.manager.wait_until_finished()
+
+    def close(self) -> None:
+        """Ends the background threads."""
+        self.manager.close()
+
+    def check_identity(self, step: int, identity: Mapping[str, Any]) -> None:
+        """Refuses a checkpoint of another run, by the name of what differs."""
+        saved = self._restore(step, identity=ocp.args.JsonRestore())["identity"]
+        for name in sorted(saved.keys() | identity.keys()):
+            if saved.get(name) != identity.get(name):
+                raise UserError(
+                    f"{name}={identity.get(name)!r} does not fit the checkpoint in "
+                    f"{self.folder}, which was made with {saved.get(name)!r}; use its "
+                    "setting, or another --workdir"
+                )
+
+    def restore(
+        self, step: int, state: TrainState, shardings: TrainState
+    ) -> TrainState:
+        """Returns the state of `step`, laid out as `shardings` say."""
+        wanted = jax.tree.map(
+            lambda leaf, sharding: jax.ShapeDtypeStruct(
+                leaf.shape, leaf.dtype, sharding=sharding
+            ),
+            self._saved(state),
+            self._saved(shardings),
+        )
+        saved = self._restore(step, state=ocp.args.StandardRestore(wanted))["state"]
+        return dataclasses.replace(state, **saved)
+
+    def _saved(self, state: TrainState) -> dict[str, PyTree]:
+        """Returns the part of a state that goes to disk."""
+        saved = {
+            "step": state.step,
+            "params": state.params,
+            "opt_state": state.opt_state,
+        }
+        # Orbax does not take an empty tree, and most models carry nothing.
+        if self.config.carry and state.carry:
+            saved["carry"] = state.carry
+        return saved
+
+    def _restore(self, step: int, **items) -> Any:
+        with self._explained(f"read step {step} of"):
+            return self.manager.restore(step, args=ocp.args.Composite(**items))
+
+    @contextlib.contextmanager
+    def _explained(self, action: str) -> Iterator[None]:
+        """Turns what goes wrong with files into one line that says what is safe."""
+        try:
+            yield
+        except UserError:
+            raise
+        except (OSError, ValueError, RuntimeError) as error:
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise self._error(action, reason) from error
+
+    def _error(self, action: str, reason: str) -> UserError:
+        manager = getattr(self, "manager", None)
+        latest = manager.latest_step() if manager is not None else None
+        safe = (
+            "no checkpoint is there yet"
+            if latest is None
+            else f"the newest whole checkpoint is of step {latest}"
+        )
+        return UserError(
+            f"cannot {action} {self.folder}: {reason}; {safe}. See to space and "
+            "permissions, then run the same command again"
+        )
+
+
+class _WheneverAsked(managers.SaveDecisionPolicy):
+    """Leaves the decision to the training loop."""
+
+    def should_save(self, step, previous_steps, *, context) -> bool:
+        return True
+
+
+def restore_params(workdir: Path, step: int | None = None) -> tuple[PyTree, int]:
+    """Returns the parameters of a checkpoint as numpy arrays, and its step.
+
+    Only reads, so a run that is saving there is not disturbed.
+    """
+    folder = (workdir / FOLDER).absolute()
+    if not folder.is_dir():
+        raise UserError(f"{workdir} has no {FOLDER}/: train there first")
+    options = ocp.CheckpointManagerOptions(read_only=True)
+    with ocp.CheckpointManager(folder, options=options) as manager:
+        steps = sorted(manager.all_steps())
+    if not steps:
+        raise UserError(f"{folder} holds no whole checkpoint yet")
+    step = steps[-1] if step is None else step
+    if step not in steps:
+        raise UserError(f"step={step} is not in {folder} (steps: {steps})")
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+        path = folder / str(step) / "state"
+        tree = reader.metadata(path).item_metadata.tree["params"]
+        restored = reader.restore(
+            path,
+            ocp.args.PyTreeRestore(
+                item={"params": tree},
+                restore_args={
+                    "params": jax.tree.map(
+                        lambda leaf: ocp.RestoreArgs(restore_type=np.ndarray), tree
+                    )
+                },
+                partial_restore=True,
+            ),
+        )
+    return restored["params"], step

@@ -1,0 +1,39 @@
+"""Held-out metrics: fixed rows, fixed masks, whatever the step, hosts and batches."""
+
+from collections.abc import Callable
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from encoderjax.data.pipeline import Batch, BatchSource, prefetched
+from encoderjax.training.mesh import local_rows, put_batch
+
+
+def evaluate(
+    eval_step: Callable, params, source: BatchSource, *, mesh: Mesh, num_rows: int
+) -> dict[str, float]:
+    """Returns the mean of each metric over the first `num_rows` held-out rows.
+
+    The last batch is filled up with rows of weight 0. Sums are added in float64.
+    """
+    size = source.batch_size
+    steps = range(-(-num_rows // size))
+    local = local_rows(mesh, size)
+
+    def make(step: int) -> Batch:
+        epochs_B, rows_B = source.places(step, local)
+        places_B = step * size + np.arange(size)[local]
+        return source.rows(
+            np.zeros_like(epochs_B), np.where(places_B < num_rows, rows_B, -1)
+        )
+
+    sums: dict[str, float] = {}
+    counts: dict[str, float] = {}
+    for batch in prefetched(make, steps):
+        terms = jax.device_get(eval_step(params, put_batch(mesh, batch)))
+        for totals, new in zip((sums, counts), terms, strict=True):
+            for name, value in new.items():
+                totals[name] = totals.get(name, 0.0) + float(value)
+    # A metric that nothing was counted for (no kept tokens, say) is left out.
+    return {name: sums[name] / counts[name] for name in sums if counts[name] > 0}

@@ -1,0 +1,152 @@
+"""The mesh of devices, and where parameters and batches lie on it.
+
+Axes: `data` repeats parameters, `fsdp` splits parameters and optimiser state, both
+split the batch; `model` splits heads, feed-forward width and vocabulary.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from encoderjax.errors import UserError
+
+PyTree = Any
+AXES = ("data", "fsdp", "model")
+BATCH_SPEC = PartitionSpec(("data", "fsdp"))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeshConfig:
+    """Number of devices along each axis; -1 = all that remain, for one of them."""
+
+    data: int = -1
+    fsdp: int = 1
+    model: int = 1
+
+    def __post_init__(self):
+        for axis in AXES:
+            if getattr(self, axis) < 1 and getattr(self, axis) != -1:
+                raise UserError(
+                    f"mesh.{axis}={getattr(self, axis)} must be at least 1, or -1 for "
+                    "all remaining devices"
+                )
+        if list(dataclasses.astuple(self)).count(-1) > 1:
+            raise UserError(f"mesh: only one axis may be -1, not {self}")
+
+
+def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
+    """Returns the mesh over the given devices, by default all there are."""
+    devices = jax.devices() if devices is None else devices
+    sizes = {axis: getattr(config, axis) for axis in AXES}
+    given = math.prod(size for size in sizes.values() if size != -1)
+    wildcard = next((axis for axis, size in sizes.items() if size == -1), None)
+    if wildcard is not None:
+        sizes[wildcard] = max(1, len(devices) // given)
+    if math.prod(sizes.values()) != len(devices):
+        wanted = ", ".join(f"mesh.{axis}={getattr(config, axis)}" for axis in AXES)
+        raise UserError(
+            f"{wanted} needs a multiple of {given} devices, but there are "
+            f"{len(devices)}; set one axis to -1 to use what is there"
+        )
+    shape = tuple(sizes[axis] for axis in AXES)
+    # Auto axes: the compiler spreads shardings from the ones that are stated.
+    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
+
+
+def batch_shards(mesh: Mesh) -> int:
+    """Returns into how many parts the batch is split."""
+    return mesh.shape["data"] * mesh.shape["fsdp"]
+
+
+# Every parameter matches exactly one row. The axes are those of the trailing
+# dimensions; stacked layers have one more in front, which is never split.
+RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
+    (r"token_embed/embedding$", ("model", "fsdp")),
+    (r"(position|segment)_embed/embedding$", (None, "fsdp")),
+    (r"attention/(query|key|value)/kernel$", ("fsdp", "model", None)),
+    (r"attention/(query|key|value)/bias$", ("model", None)),
+    (r"attention/out/kernel$", ("model", None, "fsdp")),
+    (r"mlp/up/kernel$", ("fsdp", "model")),
+    (r"mlp/up/bias$", ("model",)),
+    (r"mlp/down/kernel$", ("model", "fsdp")),
+    (r"pooler/kernel$", ("fsdp", None)),
+    (r"heads/\w+/dense/kernel$", ("fsdp", None)),
+    (r"heads/mlm/bias$", ("model",)),
+    (r"(attention/out|mlp/down|pooler|dense|norm)/bias$", (None,)),
+    (r"norm/scale$", (None,)),
+)
+
+
+def partition_spec(path: str, shape: tuple[int, ...]) -> PartitionSpec:
+    """Returns how a parameter, or its optimiser state, is split; scalars are not."""
+    if not shape:
+        return PartitionSpec()
+    hits = [axes for pattern, axes in RULES if re.search(pattern, path)]
+    if len(hits) != 1:
+        raise ValueError(
+            f"parameter {path!r} matches {len(hits)} sharding rules, expected 1; edit "
+            "RULES in encoderjax/training/mesh.py"
+        )
+    return PartitionSpec(*(None,) * (len(shape) - len(hits[0])), *hits[0])
+
+
+def state_shardings(mesh: Mesh, shapes: PyTree) -> PyTree:
+    """Returns the sharding of each leaf of a train state, by its path.
+
+    Moments lie like their parameters, since their paths end with the same names.
+    """
+
+    def sharding(path, leaf) -> NamedSharding:
+        name = path_name(path)
+        spec = partition_spec(name, leaf.shape)
+        for dim, axis in enumerate(spec):
+            if axis is not None and leaf.shape[dim] % mesh.shape[axis]:
+                raise UserError(
+                    f"mesh.{axis}={mesh.shape[axis]} does not divide dimension {dim} "
+                    f"({leaf.shape[dim]}) of {name}; choose another mesh"
+                    + _padding_advice(name, leaf.shape[dim], mesh.shape[axis])
+                )
+        return NamedSharding(mesh, spec)
+
+    return jax.tree_util.tree_map_with_path(sharding, shapes)
+
+
+def _padding_advice(name: str, size: int, parts: int) -> str:
+    if "token_embed" not in name and not name.endswith("mlm/bias"):
+        return ""
+    return f", or pad the vocabulary: model.vocab_size={-(-size // parts) * parts}"
+
+
+def path_name(path: tuple) -> str:
+    """Returns a tree path as `a/b/c`."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def map_with_names(function: Callable[[str, Any], Any], tree: PyTree) -> PyTree:
+    """Maps `function(name, leaf)` over a tree."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: function(path_name(path), leaf), tree
+    )
+
+
+def local_rows(mesh: Mesh, batch_size: int) -> slice:
+    """Returns the rows of the global batch that this process feeds."""
+    sharding = NamedSharding(mesh, BATCH_SPEC)
+    slices = sharding.addressable_devices_indices_map((batch_size,)).values()
+    spans = [rows[0].indices(batch_size) for rows in slices if rows]
+    return slice(min(span[0] for span in spans), max(span[1] for span in spans))
+
+
+def put_batch(mesh: Mesh, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
+    """Places this process's rows as its part of the global batch."""
+    sharding = NamedSharding(mesh, BATCH_SPEC)
+    return {
+        name: jax.make_array_from_process_local_data(sharding, value)
+        for name, value in batch.items()
+    }

@@ -1,0 +1,134 @@
+"""What a run writes and shows: metrics.jsonl, TensorBoard events, progress."""
+
+import json
+import math
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+import rich.console
+import rich.progress
+
+FILE = "metrics.jsonl"
+
+
+class MetricsWriter:
+    """Appends metrics to the workdir; a resumed run cuts off what comes again."""
+
+    def __init__(self, workdir: Path, step: int):
+        import tensorboardX  # here, because it imports torch where that is installed
+
+        self.path = workdir / FILE
+        if self.path.exists():
+            cut_after(self.path, step)
+        self.file: TextIO = open(self.path, "a", encoding="utf-8")  # noqa: SIM115
+        self.events = tensorboardX.SummaryWriter(
+            str(workdir), purge_step=step + 1 if step else None
+        )
+
+    def write(self, step: int, split: str, metrics: dict[str, Any]) -> None:
+        """Writes one line and its events."""
+        line = {"step": step, "split": split, **metrics}
+        self.file.write(json.dumps(line) + "\n")
+        self.file.flush()
+        for name, value in metrics.items():
+            if value is not None:
+                self.events.add_scalar(f"{split}/{name}", value, step)
+
+    def close(self) -> None:
+        """Writes out what is buffered."""
+        self.file.close()
+        self.events.close()
+
+
+def cut_after(path: Path, step: int) -> None:
+    """Drops the lines of later steps, and a last line that a kill left unfinished."""
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line + "\n")
+        except json.JSONDecodeError:
+            continue
+    partial = path.with_suffix(".partial")
+    partial.write_text("".join(kept), encoding="utf-8")
+    os.replace(partial, path)
+
+
+class Progress:
+    """A bar on a terminal, plain lines in a pipe."""
+
+    _seconds_between_lines = 10.0
+
+    def __init__(self, steps: int, first_step: int, shown: bool):
+        self.steps = steps
+        self.shown = shown
+        self.console = rich.console.Console(highlight=False, soft_wrap=True)
+        self.bar: rich.progress.Progress | None = None
+        self.last_line = -math.inf
+        if shown and self.console.is_terminal:
+            self.bar = rich.progress.Progress(
+                rich.progress.BarColumn(bar_width=24),
+                rich.progress.MofNCompleteColumn(),
+                rich.progress.TextColumn("{task.description}"),
+                console=self.console,
+                refresh_per_second=4,
+            )
+            self.task = self.bar.add_task(
+                "compiling", total=steps, completed=first_step
+            )
+            self.bar.start()
+
+    def update(self, step: int, metrics: dict[str, Any], seconds_left: float) -> None:
+        """Shows the state at `step`."""
+        if not self.shown:
+            return
+        text = summary(metrics)
+        if seconds_left > 0:
+            text += f"  {duration(seconds_left)} left"
+        if self.bar is not None:
+            self.bar.update(self.task, completed=step, description=text)
+        elif (
+            time.monotonic() - self.last_line > self._seconds_between_lines
+            or step == self.steps
+        ):
+            self.last_line = time.monotonic()
+            self.say(f"step {step:,}/{self.steps:,}  {text}")
+
+    def say(self, text: str) -> None:
+        """Prints a line, above the bar where there is one."""
+        if self.shown:
+            self.console.print(text, markup=False)
+            sys.stdout.flush()
+
+    def close(self) -> None:
+        """Ends the bar, and leaves it on the screen."""
+        if self.bar is not None:
+            self.bar.stop()
+
+
+def summary(metrics: dict[str, Any]) -> str:
+    """Returns the main metrics in a line."""
+    parts = [f"loss {metrics['loss']:.3f}"]
+    for name, value in metrics.items():
+        objective, _, kind = name.partition("_")
+        if kind == "accuracy":
+            parts.append(f"{objective} accuracy {value:.3f}")
+    if metrics.get("tokens_per_second"):
+        parts.append(f"{metrics['tokens_per_second']:,.0f} tokens/s")
+    if metrics.get("mfu"):
+        parts.append(f"{metrics['mfu']:.0%} of peak")
+    return "  ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """Returns 4:05, 1:04:05 or 3d 4h."""
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    if hours >= 48:
+        return f"{hours // 24}d {hours % 24}h"
+    if hours:
+        return f"{hours}:{minute:02d}:{second:02d}"
+    return f"{minute}:{second:02d}"

@@ -1,0 +1,178 @@
+"""The train state and the jitted, sharded step: what pjit is called today.
+
+The loss is a sum of weight x sum / count, where the counts are those of the global
+batch. They are taken before the microbatches are looped over, so gradients simply
+add up, whatever part of the masked tokens a device or a microbatch holds.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from encoderjax.models.dropout import DropoutKey
+from encoderjax.objectives.objective import DeviceBatch, Terms
+from encoderjax.objectives.pretrainer import Pretrainer, divide
+from encoderjax.training.mesh import BATCH_SPEC, state_shardings
+
+PyTree = Any
+
+
+@struct.dataclass
+class TrainState:
+    """All that a step changes or needs.
+
+    Attributes:
+      step: finished updates.
+      carry: what passes from step to step beside the parameters, one entry a row of
+        the batch on its first axis (a memory of earlier text); empty for BERT.
+      frozen: parameters that are used but not trained (a teacher); not saved.
+    """
+
+    step: jax.Array
+    params: PyTree
+    opt_state: PyTree
+    carry: PyTree
+    frozen: PyTree
+
+
+def init_state(
+    pretrainer: Pretrainer,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    seed: int,
+    params: PyTree | None = None,
+) -> tuple[TrainState, TrainState]:
+    """Returns the first state and its shardings.
+
+    The state is made sharded, by a jitted function: it never lies whole on one
+    device. `params` replaces new ones.
+    """
+
+    def create(key: jax.Array, given: PyTree | None) -> TrainState:
+        params: PyTree = pretrainer.init(key) if given is None else given
+        return TrainState(
+            step=jnp.zeros((), jnp.int32),
+            params=params,
+            opt_state=optimizer.init(params),
+            carry={},
+            frozen={},
+        )
+
+    key = jax.random.key(seed)
+    shardings = state_shardings(mesh, jax.eval_shape(create, key, params))
+    return jax.jit(create, out_shardings=shardings)(key, params), shardings
+
+
+def make_train_step(
+    pretrainer: Pretrainer,
+    optimizer: optax.GradientTransformation,
+    schedule: optax.Schedule,
+    *,
+    mesh: Mesh,
+    shardings: TrainState,
+    microbatches: int,
+    seed: int,
+) -> Callable[[TrainState, DeviceBatch], tuple[TrainState, Terms]]:
+    """Returns the jitted (state, batch) -> (state, metrics); it donates the state."""
+
+    def gradients_of(
+        state: TrainState, part: DeviceBatch, carry: PyTree, counts: Terms
+    ):
+        dropout = DropoutKey.create(seed, state.step, part["row"])
+
+        def loss_of(params: PyTree):
+            terms, carried = pretrainer.sums(params, state.frozen, carry, part, dropout)
+            return pretrainer.loss(terms, counts), (terms, carried)
+
+        (_, (terms, carried)), gradients = jax.value_and_grad(loss_of, has_aux=True)(
+            state.params
+        )
+        return gradients, terms, carried
+
+    def train_step(state: TrainState, batch: DeviceBatch) -> tuple[TrainState, Terms]:
+        counts = pretrainer.counts(batch)
+        if microbatches == 1:
+            gradients, terms, carry = gradients_of(state, batch, state.carry, counts)
+        else:
+            gradients, terms, carry = _accumulate(
+                lambda part, carry: gradients_of(state, part, carry, counts),
+                _split(batch, microbatches),
+                _split(state.carry, microbatches),
+            )
+            carry = _join(carry)
+        updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+        metrics = {
+            "loss": pretrainer.loss(terms, counts),
+            **divide(terms, counts),
+            "learning_rate": jnp.asarray(schedule(state.step), jnp.float32),
+            "grad_norm": optax.tree.norm(gradients),
+        }
+        state = dataclasses.replace(
+            state,
+            step=state.step + 1,
+            params=optax.apply_updates(state.params, updates),
+            opt_state=opt_state,
+            carry=carry,
+        )
+        return state, metrics
+
+    return jax.jit(
+        train_step,
+        donate_argnums=0,
+        in_shardings=(shardings, NamedSharding(mesh, BATCH_SPEC)),
+        out_shardings=(shardings, NamedSharding(mesh, PartitionSpec())),
+    )
+
+
+def _accumulate(gradients_of: Callable, parts: DeviceBatch, carries: PyTree):
+    """Adds gradients and terms over the leading axis of `parts`."""
+
+    def body(total, part_and_carry):
+        gradients, terms, carried = gradients_of(*part_and_carry)
+        return jax.tree.map(jnp.add, total, (gradients, terms)), carried
+
+    first = jax.tree.map(lambda x: x[0], (parts, carries))
+    shapes = jax.eval_shape(lambda part, carry: gradients_of(part, carry)[:2], *first)
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    (gradients, terms), carried = jax.lax.scan(body, zeros, (parts, carries))
+    return gradients, terms, carried
+
+
+def _split(tree: PyTree, parts: int) -> PyTree:
+    """Splits the batch axis into [parts, rows]; row r goes to part r mod parts.
+
+    That way each device keeps its own rows: nothing moves between them.
+    """
+    return jax.tree.map(
+        lambda x: x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1),
+        tree,
+    )
+
+
+def _join(tree: PyTree) -> PyTree:
+    """Undoes `_split`."""
+    return jax.tree.map(
+        lambda x: x.swapaxes(0, 1).reshape(x.shape[0] * x.shape[1], *x.shape[2:]), tree
+    )
+
+
+def make_eval_step(
+    pretrainer: Pretrainer, *, mesh: Mesh, shardings: PyTree
+) -> Callable[[PyTree, DeviceBatch], tuple[Terms, Terms]]:
+    """Returns the jitted (params, batch) -> (sums, counts), without dropout."""
+
+    def eval_step(params: PyTree, batch: DeviceBatch) -> tuple[Terms, Terms]:
+        terms, _ = pretrainer.sums(params, {}, {}, batch, None)
+        return terms, pretrainer.counts(batch)
+
+    return jax.jit(
+        eval_step,
+        in_shardings=(shardings, NamedSharding(mesh, BATCH_SPEC)),
+        out_shardings=NamedSharding(mesh, PartitionSpec()),
+    )
