@@ -1,0 +1,1 @@
+"""Models from elsewhere and to elsewhere, and what loads any of them."""

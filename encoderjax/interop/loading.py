@@ -1,0 +1,282 @@
+"""Loads a model from a workdir, a folder of Hugging Face, or exported parameters."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from encoderjax.command import did_you_mean
+from encoderjax.data.tokenizers import Tokenizer, load_tokenizer
+from encoderjax.errors import UserError
+from encoderjax.interop import weights
+from encoderjax.interop.huggingface import leaf_shapes, params_from_hf
+from encoderjax.models.encoder import EncoderConfig
+from encoderjax.models.families import FAMILIES
+from encoderjax.models.heads import HEADS, EncoderModel, PairHead, init_params
+
+PARAMS, PARAMS_INDEX = "params.safetensors", "params.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoadedModel:
+    """A model and everything that came with it.
+
+    Attributes:
+      family: the family, such as `bert`.
+      config: sizes and slots of the encoder.
+      params: `encoder` and `heads`, float32 arrays on the host.
+      head_names: the heads that `params` holds, in the order of `HEADS`.
+      tokenizer: None where the folder has none.
+      source: the folder.
+      step: the step of a workdir's checkpoint.
+      report: a line for whatever was missing and made anew, or left unused.
+      run: the config.json of a workdir.
+    """
+
+    family: str
+    config: EncoderConfig
+    params: dict
+    head_names: tuple[str, ...]
+    tokenizer: Tokenizer | None
+    source: Path
+    step: int | None = None
+    report: tuple[str, ...] = ()
+    run: dict | None = None
+
+    def need_tokenizer(self) -> Tokenizer:
+        """Returns the tokenizer, for whom nothing works without."""
+        if self.tokenizer is None:
+            raise UserError(
+                f"{self.source} has no tokenizer; put its tokenizer.json or vocab.txt "
+                "there"
+            )
+        return self.tokenizer
+
+    def with_heads(self, *names: str) -> tuple[EncoderModel, dict]:
+        """Returns a model with just these heads, and its parameters."""
+        for name in names:
+            if name not in HEADS:
+                raise UserError(
+                    f"head={name!r} does not exist{did_you_mean(name, HEADS)} (heads: "
+                    f"{', '.join(HEADS)})"
+                )
+            if name not in self.head_names:
+                raise UserError(
+                    f"{self.source} has no head {name!r} (it has: "
+                    f"{', '.join(self.head_names) or 'none'})"
+                )
+        params = {"encoder": self.params["encoder"]}
+        if names:
+            params["heads"] = {name: self.params["heads"][name] for name in names}
+        return EncoderModel(self.config, names), params
+
+
+def load(path: str | Path, head: str | None = None) -> tuple[EncoderModel, dict]:
+    """Returns a model and its parameters, from a workdir or a folder.
+
+    Args:
+      path: a workdir, a folder of Hugging Face, or one that `export` wrote.
+      head: `mlm`, `nsp`, ...: the head whose `.logits` the outputs then have.
+
+    Use it as `model.apply({"params": params}, ids_BL, mask_BL, segments_BL)`.
+    """
+    model, params = load_model(path).with_heads(*([head] if head is not None else []))
+    return model, jax.tree.map(jnp.asarray, params)
+
+
+def load_model(
+    path: str | Path,
+    *,
+    need_heads: tuple[str, ...] = (),
+    step: int | None = None,
+    seed: int = 0,
+) -> LoadedModel:
+    """Loads everything that is in a workdir or folder.
+
+    Args:
+      path: a workdir, a folder of Hugging Face, or one that `export` wrote.
+      need_heads: heads to make anew, with a line in the report, where they are missing.
+      step: which checkpoint of a workdir; the last one when left out.
+      seed: of what is made anew.
+    """
+    path = Path(path).expanduser()
+    if not path.is_dir():
+        raise UserError(
+            f"{str(path)!r} is not a folder; give a workdir or a downloaded model (for "
+            "a name on the hub: hf download NAME --local-dir DIR)"
+        )
+    if (path / PARAMS_INDEX).is_file():
+        read = _read_exported
+    elif "model" in (description := _description(path)):
+        return _complete(_read_workdir(path, description, step), need_heads, seed)
+    else:
+        read = _read_huggingface
+    if step is not None:
+        raise UserError(f"step={step}: {path} is no workdir, so it has no steps")
+    return _complete(read(path), need_heads, seed)
+
+
+def _description(path: Path) -> dict:
+    file = path / "config.json"
+    if not file.is_file():
+        raise UserError(
+            f"{path} holds no model: config.json is not there; give a workdir or a "
+            "folder that save_pretrained or export wrote"
+        )
+    return weights.read_json(file)
+
+
+def _read_huggingface(path: Path) -> LoadedModel:
+    family, config, head_names, params, report = params_from_hf(
+        _description(path), weights.read_tensors(path), path
+    )
+    return LoadedModel(
+        family=family,
+        config=config,
+        params=params,
+        head_names=head_names,
+        tokenizer=_tokenizer(path, config),
+        source=path,
+        report=report,
+    )
+
+
+def _read_workdir(path: Path, run: dict, step: int | None) -> LoadedModel:
+    # Orbax takes a second to import, and no other folder needs it.
+    from encoderjax.training.checkpoint import restore_params
+
+    family, config = _described(run["model"], path / "config.json")
+    head_names = _known_heads(run.get("heads", ()), path / "config.json")
+    params, step = restore_params(path, step)
+    return LoadedModel(
+        family=family,
+        config=config,
+        params=_fitting(params, config, head_names, path),
+        head_names=head_names,
+        tokenizer=_tokenizer(path / "tokenizer", config),
+        source=path,
+        step=step,
+        run=run,
+    )
+
+
+def _read_exported(path: Path) -> LoadedModel:
+    index = weights.read_json(path / PARAMS_INDEX)
+    family, config = _described(index.get("model", {}), path / PARAMS_INDEX)
+    head_names = _known_heads(index.get("heads", ()), path / PARAMS_INDEX)
+    params = weights.tree_of(weights.read_safetensors(path / PARAMS))
+    return LoadedModel(
+        family=family,
+        config=config,
+        params=_fitting(params, config, head_names, path),
+        head_names=head_names,
+        tokenizer=_tokenizer(path, config),
+        source=path,
+    )
+
+
+def _described(model: Mapping, where: Path) -> tuple[str, EncoderConfig]:
+    """Returns the family and the encoder of a `model` group of our own files."""
+    family = model.get("family")
+    if family not in FAMILIES:
+        raise UserError(
+            f"{where}: model.family={family!r} is not known (families: "
+            f"{', '.join(FAMILIES)})"
+        )
+    known = {field.name for field in dataclasses.fields(EncoderConfig)}
+    fields = {name: model[name] for name in model if name not in ("family", "size")}
+    if unknown := sorted(set(fields) - known):
+        raise UserError(
+            f"{where}: model.{unknown[0]} is not a field of this version's encoder; "
+            "load it with the version that wrote it"
+        )
+    try:
+        return family, EncoderConfig(**fields)
+    except TypeError as error:
+        raise UserError(f"{where}: the model group is not whole: {error}") from error
+
+
+def _known_heads(names: object, where: Path) -> tuple[str, ...]:
+    names = tuple(names) if isinstance(names, list | tuple) else (names,)
+    for name in names:
+        if name not in HEADS:
+            raise UserError(
+                f"{where}: head {name!r} does not exist (heads: {', '.join(HEADS)})"
+            )
+    return tuple(name for name in HEADS if name in names)
+
+
+def _fitting(
+    params: Mapping, config: EncoderConfig, head_names: tuple[str, ...], where: Path
+) -> dict:
+    """Returns `params` as float32, after a look at every name and shape."""
+    leaves = weights.leaves_of(params)
+    shapes = leaf_shapes(config, head_names)
+    for path in sorted(set(leaves) | set(shapes)):
+        found = list(leaves[path].shape) if path in leaves else "missing"
+        wanted = list(shapes[path]) if path in shapes else "none"
+        if found != wanted:
+            raise UserError(
+                f"{where}: parameter {path} is {found}, its config asks for {wanted}: "
+                "config and parameters belong to different models"
+            )
+    return weights.tree_of(
+        {path: np.asarray(leaf, np.float32) for path, leaf in leaves.items()}
+    )
+
+
+def _tokenizer(folder: Path, config: EncoderConfig) -> Tokenizer | None:
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt")):
+        return None
+    tokenizer = load_tokenizer(folder)
+    if tokenizer.vocabulary.size > config.vocab_size:
+        raise UserError(
+            f"{folder}: the tokenizer has {tokenizer.vocabulary.size} tokens, the "
+            f"model a table of {config.vocab_size}: they do not belong together"
+        )
+    return tokenizer
+
+
+def _complete(
+    loaded: LoadedModel, need_heads: tuple[str, ...], seed: int
+) -> LoadedModel:
+    """Returns the model with the heads it lacks, and their pooler, made anew."""
+    new = set(_known_heads(need_heads, loaded.source)) - set(loaded.head_names)
+    if not new:
+        return loaded
+    head_names = tuple(n for n in HEADS if n in new or n in loaded.head_names)
+    needs_pooler = any(HEADS[name] is PairHead for name in new)
+    new_pooler = needs_pooler and not loaded.config.pooler
+    config = dataclasses.replace(
+        loaded.config, pooler=loaded.config.pooler or needs_pooler
+    )
+
+    def new_parts(key: jax.Array) -> dict:
+        made = init_params(EncoderModel(config, head_names), key)
+        heads = {name: made["heads"][name] for name in new}
+        pooler = {"pooler": made["encoder"]["pooler"]} if new_pooler else {}
+        return {"encoder": pooler, "heads": heads}
+
+    # Compiled, because the compiler then leaves out what is not returned.
+    made = jax.tree.map(np.asarray, jax.jit(new_parts)(jax.random.key(seed)))
+    params = {
+        "encoder": loaded.params["encoder"] | made["encoder"],
+        "heads": loaded.params.get("heads", {}) | made["heads"],
+    }
+    names = (["encoder/pooler"] if new_pooler else []) + [
+        f"heads/{name}" for name in head_names if name in new
+    ]
+    lines = tuple(
+        f"{loaded.source}: {name} is MISSING and was made anew: untrained"
+        for name in names
+    )
+    return dataclasses.replace(
+        loaded,
+        config=config,
+        params=params,
+        head_names=head_names,
+        report=loaded.report + lines,
+    )

@@ -1,0 +1,273 @@
+import dataclasses
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from encoderjax.errors import UserError
+from encoderjax.interop.loading import load_model
+from encoderjax.models.families import preset
+from encoderjax.objectives import MaskedLM, NextSentence
+from encoderjax.objectives.pretrainer import Pretrainer
+from encoderjax.training.mesh import MeshConfig, local_rows, make_mesh, put_batch
+from encoderjax.training.optimizer import OptimizerConfig, make_optimizer
+from encoderjax.training.step import init_state, make_eval_step, make_train_step
+from tests.torch_models import random_bert, save_folder
+from tests.training_batches import random_pretraining_batch
+
+ENCODER = dataclasses.replace(preset("bert", "tiny"), vocab_size=120)
+OBJECTIVES = (MaskedLM(max_predictions=6), NextSentence())
+ONE = MeshConfig(data=1)
+
+
+def run(
+    batches,
+    mesh_config=ONE,
+    *,
+    microbatches=1,
+    encoder=ENCODER,
+    params=None,
+    **optimizer_changes,
+):
+    """Trains on the batches; returns the last state and the metrics of each step."""
+    sizes = dataclasses.astuple(mesh_config)
+    devices = jax.devices()[: max(1, int(np.prod(sizes)))]
+    mesh = make_mesh(mesh_config, devices)
+    pretrainer = Pretrainer.create(encoder, OBJECTIVES, jnp.float32)
+    settings = OptimizerConfig(**{"learning_rate": 1e-3} | optimizer_changes)
+    optimizer, schedule = make_optimizer(settings, steps=20)
+    with jax.set_mesh(mesh):
+        state, shardings = init_state(pretrainer, optimizer, mesh, 0, params)
+        step = make_train_step(
+            pretrainer,
+            optimizer,
+            schedule,
+            mesh=mesh,
+            shardings=shardings,
+            microbatches=microbatches,
+            seed=3,
+        )
+        history = []
+        for batch in batches:
+            state, metrics = step(state, put_batch(mesh, batch))
+            history.append(jax.device_get(metrics))
+    return jax.device_get(state), history
+
+
+def gradients(state):
+    """Returns the gradient of the first step, from Adam's first moment."""
+    (moments,) = (part for part in state.opt_state if hasattr(part, "mu"))
+    return jax.tree.map(lambda m: m / (1 - 0.9), moments.mu)
+
+
+BATCH = random_pretraining_batch(rows=16, length=24, slots=6, vocab_size=120)
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return run([BATCH], clip_norm=0.0)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "microbatches"),
+    [
+        (MeshConfig(data=8), 1),
+        (MeshConfig(data=2, fsdp=2, model=2), 1),
+        (MeshConfig(data=1, fsdp=4), 4),
+        (ONE, 4),
+    ],
+    ids=["data8", "2x2x2", "fsdp4_accumulated", "accumulated"],
+)
+def test_loss_and_gradient_do_not_depend_on_devices_and_microbatches(
+    reference, mesh, microbatches
+):
+    """With dropout on, and different numbers of masked tokens on the devices."""
+    assert len(set(BATCH["mlm/weights"].reshape(8, -1).sum(axis=1))) > 3
+    state, metrics = run([BATCH], mesh, microbatches=microbatches, clip_norm=0.0)
+    expected_state, expected = reference
+    for name, value in expected[0].items():
+        assert metrics[0][name] == pytest.approx(float(value), rel=2e-6, abs=1e-7), name
+    for ours, theirs in zip(
+        jax.tree.leaves(gradients(state)),
+        jax.tree.leaves(gradients(expected_state)),
+        strict=True,
+    ):
+        assert np.abs(ours - theirs).max() < 1e-6 + 1e-5 * np.abs(theirs).max()
+
+
+def test_mean_of_means_would_differ(reference):
+    """The test above would not notice a mean by device if counts were equal."""
+    _, expected = reference
+    halves = [
+        {name: value[rows] for name, value in BATCH.items()}
+        for rows in (slice(0, 8), slice(8, 16))
+    ]
+    means = [float(run([half], clip_norm=0.0)[1][0]["mlm_loss"]) for half in halves]
+    # Ten times the tolerance above.
+    assert np.mean(means) != pytest.approx(float(expected[0]["mlm_loss"]), rel=1e-5)
+
+
+def test_dropout_changes_with_the_step_and_is_off_in_evaluation():
+    encoder = dataclasses.replace(ENCODER, dropout_rate=0.3)
+    _, history = run([BATCH] * 2, encoder=encoder, learning_rate=0.0)
+    assert history[0]["loss"] != history[1]["loss"]
+    mesh = make_mesh(ONE, jax.devices()[:1])
+    pretrainer = Pretrainer.create(encoder, OBJECTIVES, jnp.float32)
+    with jax.set_mesh(mesh):
+        params = pretrainer.init(jax.random.key(0))
+        step = make_eval_step(pretrainer, mesh=mesh, shardings=None)
+        first, second = (step(params, put_batch(mesh, BATCH)) for _ in range(2))
+    assert first[0]["mlm_loss"] == second[0]["mlm_loss"]
+    assert first[0]["mlm_loss"] / first[1]["mlm_loss"] != history[0]["mlm_loss"]
+
+
+def test_no_dropout_mask_of_the_batch_is_held_in_memory():
+    """Neither of the global batch nor, between forward and backward, of a device."""
+    rows, length = 32, 40
+    batch = random_pretraining_batch(rows=rows, length=length, slots=6, vocab_size=120)
+    mesh = make_mesh(MeshConfig(data=8))
+    pretrainer = Pretrainer.create(ENCODER, OBJECTIVES, jnp.float32)
+    optimizer, schedule = make_optimizer(OptimizerConfig(learning_rate=1e-3), 10)
+    with jax.set_mesh(mesh):
+        state, shardings = init_state(pretrainer, optimizer, mesh, 0)
+        step = make_train_step(
+            pretrainer,
+            optimizer,
+            schedule,
+            mesh=mesh,
+            shardings=shardings,
+            microbatches=1,
+            seed=0,
+        )
+        program = step.lower(state, put_batch(mesh, batch)).compile().as_text()
+    width, heads, layers = ENCODER.width, ENCODER.num_heads, ENCODER.num_layers
+    for shape in ((length, width), (heads, length, length)):
+        tail = ",".join(map(str, shape))
+        assert f"[{rows},{tail}]" not in program
+        kept = re.findall(
+            rf"(?:pred|u32|u8|s8)\[{layers},{rows // 8},{tail}\]", program
+        )
+        assert not kept
+    assert f"[{rows // 8},{length},{width}]" in program  # the search finds shapes
+
+
+def torch_step(model, optimizer, batch):
+    """One step of PyTorch's loss, gradient clipping and AdamW."""
+    labels = np.full(batch["ids"].shape, -100)
+    row, slot = np.nonzero(batch["mlm/weights"])
+    labels[row, batch["mlm/positions"][row, slot]] = batch["mlm/labels"][row, slot]
+    as_long = lambda x: torch.tensor(x, dtype=torch.long)
+    loss = model(
+        input_ids=as_long(batch["ids"]),
+        attention_mask=as_long(batch["mask"]),
+        token_type_ids=as_long(batch["segments"]),
+        labels=as_long(labels),
+        next_sentence_label=as_long(batch["second"]),
+    ).loss
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return float(loss.detach())
+
+
+def test_ten_steps_follow_pytorch(tmp_path):
+    theirs = random_bert(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    loaded = load_model(save_folder(theirs, tmp_path))
+    batches = [
+        random_pretraining_batch(rows=8, length=24, slots=6, vocab_size=99, seed=seed)
+        for seed in range(10)
+    ]
+    encoder = dataclasses.replace(
+        loaded.config, dropout_rate=0.0, attention_dropout_rate=0.0
+    )
+    _, history = run(
+        batches,
+        encoder=encoder,
+        params=loaded.params,
+        learning_rate=3e-3,
+        schedule="constant",
+        eps=1e-6,
+        weight_decay=0.05,
+    )
+    groups = [{"params": [], "weight_decay": w} for w in (0.05, 0.0)]
+    for name, tensor in theirs.named_parameters():
+        plain = name.endswith("bias") or "LayerNorm" in name
+        groups[plain]["params"].append(tensor)
+    optimizer = torch.optim.AdamW(groups, lr=3e-3, betas=(0.9, 0.999), eps=1e-6)
+    expected = [torch_step(theirs, optimizer, batch) for batch in batches]
+    ours = [float(metrics["loss"]) for metrics in history]
+    assert expected[-1] < expected[0] - 0.1  # it does learn
+    assert ours == pytest.approx(expected, abs=1e-4)
+
+
+def test_carry_passes_through_microbatches_in_order():
+    """A state that goes from step to step is split and joined like the batch."""
+
+    class Counting(Pretrainer):
+        def sums(self, params, frozen, carry, batch, dropout):
+            terms, _ = super().sums(params, frozen, {}, batch, dropout)
+            return terms, {"seen": carry["seen"] * 10 + batch["second"]}
+
+    mesh = make_mesh(MeshConfig(data=2), jax.devices()[:2])
+    base = Pretrainer.create(ENCODER, OBJECTIVES, jnp.float32)
+    pretrainer = Counting(base.model, base.objectives)
+    optimizer, schedule = make_optimizer(OptimizerConfig(learning_rate=0.0), 10)
+    with jax.set_mesh(mesh):
+        state, shardings = init_state(pretrainer, optimizer, mesh, 0)
+        rows = put_batch(mesh, {"seen": np.arange(16, dtype=np.int32)})
+        state = state.replace(carry=rows)
+        shardings = shardings.replace(carry={"seen": rows["seen"].sharding})
+        step = make_train_step(
+            pretrainer,
+            optimizer,
+            schedule,
+            mesh=mesh,
+            shardings=shardings,
+            microbatches=4,
+            seed=0,
+        )
+        state, _ = step(state, put_batch(mesh, BATCH))
+    assert (
+        state.carry["seen"].tolist() == (np.arange(16) * 10 + BATCH["second"]).tolist()
+    )
+
+
+def test_parameters_and_moments_are_split_over_fsdp():
+    mesh = make_mesh(MeshConfig(data=1, fsdp=8))
+    pretrainer = Pretrainer.create(ENCODER, OBJECTIVES, jnp.float32)
+    optimizer, _ = make_optimizer(OptimizerConfig(learning_rate=0.0), 10)
+    state, _ = init_state(pretrainer, optimizer, mesh, 0)
+    for tree in (state.params, state.opt_state):
+        whole = sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+        on_one = sum(
+            leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(tree)
+        )
+        assert on_one < 0.16 * whole  # an eighth, and the small ones whole
+
+
+def test_rows_of_the_processes_cover_the_batch():
+    mesh = make_mesh(MeshConfig(data=4, fsdp=2))
+    assert local_rows(mesh, 64) == slice(0, 64)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"data": 3}, "mesh.data=3.*there are 8"),
+        ({"data": -1, "fsdp": -1}, "only one axis"),
+        ({"data": 0}, "mesh.data=0"),
+    ],
+)
+def test_impossible_meshes_are_refused(config, message):
+    with pytest.raises(UserError, match=message):
+        make_mesh(MeshConfig(**config))
+
+
+def test_a_vocabulary_that_cannot_be_split_is_refused_with_the_padding():
+    encoder = dataclasses.replace(ENCODER, vocab_size=121)
+    with pytest.raises(UserError, match=r"mesh.model=2.*model.vocab_size=122"):
+        run([BATCH], MeshConfig(data=1, model=2), encoder=encoder)
