@@ -1,0 +1,349 @@
+"""A whole run: config file and overrides -> frozen dataclasses, once.
+
+Recipes in `configs/` return a locked ConfigDict. `load_config` applies the overrides
+of the command line and builds `RunConfig`, whose parts check themselves; what spans
+parts is checked here. Nothing else in the package sees a ConfigDict.
+"""
+
+import ast
+import dataclasses
+import importlib.util
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from encoderjax.command import Parser, did_you_mean
+from encoderjax.data.pipeline import DataConfig
+from encoderjax.errors import UserError
+from encoderjax.models.encoder import EncoderConfig
+from encoderjax.models.families import preset
+from encoderjax.objectives import OBJECTIVES, Objective
+from encoderjax.training.checkpoint import CheckpointConfig
+from encoderjax.training.mesh import MeshConfig
+from encoderjax.training.optimizer import OptimizerConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """A published size, and the fields of its encoder that differ from it.
+
+    Without `vocab_size` among the changes, the model takes that of the corpus.
+    """
+
+    family: str
+    size: str
+    changes: Mapping[str, Any]
+
+    @property
+    def encoder(self) -> EncoderConfig:
+        """Returns the encoder, with the published vocabulary unless changed."""
+        return dataclasses.replace(preset(self.family, self.size), **self.changes)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvalConfig:
+    """Held-out evaluation.
+
+    Attributes:
+      every: steps between evaluations; 0 = only at the end.
+      batches: how many batches of held-out rows; 0 = all rows there are.
+    """
+
+    every: int = 0
+    batches: int = 0
+
+    def __post_init__(self):
+        for name in ("every", "batches"):
+            if getattr(self, name) < 0:
+                raise UserError(f"eval.{name}={getattr(self, name)} must be at least 0")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Everything that a run depends on.
+
+    Attributes:
+      steps: optimiser updates.
+      init_from: a folder to take parameters from: a workdir, an export, or one of
+        Hugging Face's form.
+      precision: of the arithmetic; `auto` is bfloat16 where the device has it.
+        Parameters, softmax, norms and losses stay in float32.
+      log_every: steps between lines of metrics.
+    """
+
+    seed: int = 0
+    steps: int
+    init_from: str | None = None
+    precision: Literal["float32", "bfloat16", "auto"] = "auto"
+    log_every: int = 10
+    model: ModelConfig
+    data: DataConfig
+    objectives: tuple[Objective, ...]
+    optimizer: OptimizerConfig
+    mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
+    checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
+    eval: EvalConfig = dataclasses.field(default_factory=EvalConfig)
+
+    def __post_init__(self):
+        for name in ("steps", "log_every"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name}={getattr(self, name)} must be at least 1")
+        if not 0 <= self.seed < 2**32:
+            raise UserError(f"seed={self.seed} must be in [0, 2^32)")
+        if not self.objectives:
+            raise UserError("objectives is empty: name at least one, such as mlm")
+        longest = self.model.encoder.max_length
+        if self.data.length > longest:
+            raise UserError(
+                f"data.length={self.data.length} is longer than the position table, "
+                f"model.max_length={longest}; shorten the rows or enlarge the table"
+            )
+        if self.optimizer.warmup_steps > self.steps:
+            raise UserError(
+                f"optimizer.warmup_steps={self.optimizer.warmup_steps} exceeds steps="
+                f"{self.steps}: the peak learning rate would never be reached"
+            )
+        batch, parts = self.data.batch_size, self.optimizer.microbatches
+        if batch is not None and batch % parts:
+            raise UserError(
+                f"data.batch_size={batch} is not divisible by optimizer.microbatches="
+                f"{parts}"
+            )
+        for group in self.optimizer.groups.values():
+            build(OptimizerConfig, {"learning_rate": 0.0} | dict(group), "optimizer.")
+        for objective in self.objectives:
+            objective.resolved(self.data, self.model.encoder)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "RunConfig":
+        """Builds and checks a run from nested plain values."""
+        values = dict(values)
+        model = dict(values.pop("model", {}))
+        objectives = dict(values.pop("objectives", {}))
+        return build(
+            cls,
+            values | {"model": _model(model), "objectives": _objectives(objectives)},
+            "",
+        )
+
+    @classmethod
+    def from_description(cls, description: Mapping[str, Any]) -> "RunConfig":
+        """Builds the run that a workdir's config.json describes."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        return cls.from_dict(
+            {name: value for name, value in description.items() if name in known}
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns nested plain values; `from_dict` takes them back."""
+        plain: dict[str, Any] = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            group = hasattr(value, "__dataclass_fields__")
+            plain[field.name] = dataclasses.asdict(value) if group else value
+        plain["model"] = {
+            "family": self.model.family,
+            "size": self.model.size,
+            **self.model.changes,
+        }
+        plain["objectives"] = {o.name: dataclasses.asdict(o) for o in self.objectives}
+        return plain
+
+
+def _model(values: dict[str, Any]) -> ModelConfig:
+    where = "model."
+    for name in ("family", "size"):
+        if name not in values:
+            raise UserError(f"{where}{name} is missing")
+    family, size = str(values.pop("family")), str(values.pop("size"))
+    # vocab_size=None asks for that of the corpus, as if it were left out.
+    if values.get("vocab_size", 0) in (None, "None"):
+        del values["vocab_size"]
+    known = dataclasses.asdict(preset(family, size))
+    changes = dataclasses.asdict(build(EncoderConfig, known | values, where))
+    return ModelConfig(
+        family=family, size=size, changes={name: changes[name] for name in values}
+    )
+
+
+def _objectives(values: dict[str, Any]) -> tuple[Objective, ...]:
+    built = []
+    for name, fields in values.items():
+        if name not in OBJECTIVES:
+            raise UserError(
+                f"objectives.{name} does not exist{did_you_mean(name, OBJECTIVES)} "
+                f"(objectives: {', '.join(OBJECTIVES)})"
+            )
+        if fields is None or fields == "None":
+            continue  # switched off
+        if not isinstance(fields, Mapping):
+            raise UserError(f"objectives.{name}={fields!r} must be a dict or None")
+        built.append(build(OBJECTIVES[name], fields, f"objectives.{name}."))
+    return tuple(built)
+
+
+# ---- plain values -> dataclasses ----
+
+
+class Override(str):
+    """A value as it was typed on the command line; the field says what it means."""
+
+
+def build(cls: type, values: Mapping[str, Any], where: str) -> Any:
+    """Returns cls(**values), every name and type checked; `where` begins messages."""
+    hints = typing.get_type_hints(cls)
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    for name in values:
+        if name not in fields:
+            raise UserError(
+                f"{where}{name} is not a field of {cls.__name__}"
+                f"{did_you_mean(name, fields)} (fields: {', '.join(fields)})"
+            )
+    for name, field in fields.items():
+        required = field.default is field.default_factory is dataclasses.MISSING
+        if required and name not in values:
+            raise UserError(f"{where}{name} is missing")
+    converted = {
+        name: _convert(hints[name], value, where + name)
+        for name, value in values.items()
+    }
+    return cls(**converted)
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    """Returns `value` as the type `hint`, or refuses it."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        if value is None or (isinstance(value, Override) and value == "None"):
+            return None
+        (hint,) = (kind for kind in arguments if kind is not type(None))
+        return _convert(hint, value, where)
+    if origin is Literal:
+        if value not in arguments:
+            near = did_you_mean(str(value), arguments)
+            raise UserError(f"{where}={str(value)!r} must be one of {arguments}{near}")
+        return str(value)
+    if dataclasses.is_dataclass(hint):
+        if isinstance(value, typing.cast(type, hint)):
+            return value
+        if not isinstance(value, Mapping):
+            raise UserError(f"{where}={value!r} must be a group of fields")
+        return build(typing.cast(type, hint), value, f"{where}.")
+    if hint is str:
+        if not isinstance(value, str):
+            raise UserError(f"{where}={value!r} must be text")
+        return str(value)
+    if isinstance(value, Override):
+        value = _literal(value)
+    if origin is tuple:
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            value = (value,)
+        element = arguments[0]
+        return tuple(
+            item
+            if isinstance(item, typing.get_origin(element) or element)
+            else _convert(element, item, where)
+            for item in value
+        )
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    expected = origin or hint
+    if not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
+        raise UserError(f"{where}={value!r} must be {_type_name(expected)}")
+    return value
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return {"true": True, "false": False}.get(text, str(text))
+
+
+def _type_name(kind: type) -> str:
+    names = {int: "a whole number", float: "a number", bool: "True or False"}
+    return names.get(kind, f"a {kind.__name__}")
+
+
+# ---- config files and overrides ----
+
+
+def add_config_flag(parser: Parser) -> None:
+    """Adds --config, which takes overrides beside it."""
+    parser.add_argument(
+        "--config",
+        required=True,
+        metavar="FILE[:VARIANT]",
+        help="a recipe; FILE:tiny is the same recipe shrunk to a laptop minute",
+    )
+    parser.epilog = (
+        f"{parser.epilog}\n\nany field of the recipe can be overridden: "
+        "--config.data.batch_size=16"
+    )
+
+
+def parse_with_config(
+    parser: Parser, arguments: Sequence[str] | None
+) -> tuple[typing.Any, "RunConfig"]:
+    """Parses flags, --config and its overrides."""
+    flags, rest = parser.parse_known_args(arguments)
+    overrides: dict[str, Override] = {}
+    rest = list(rest)
+    while rest:
+        name, equals, value = rest.pop(0).partition("=")
+        if not name.startswith("--config."):
+            near = parser.suggestion(name)
+            raise UserError(
+                f"unknown argument {name!r}{near} (see {parser.prog} --help)"
+            )
+        if not equals:
+            if not rest or rest[0].startswith("--"):
+                raise UserError(f"{name} needs a value: {name}=VALUE")
+            value = rest.pop(0)
+        overrides[name.removeprefix("--config.")] = Override(value)
+    return flags, load_config(flags.config, overrides)
+
+
+def load_config(path: str, overrides: Mapping[str, Any] | None = None) -> RunConfig:
+    """Builds the run of a recipe `FILE` or `FILE:VARIANT`, with overrides `a.b`: c."""
+    values = _recipe(path)
+    for name, value in (overrides or {}).items():
+        *groups, field = name.split(".")
+        node = values
+        for group in groups:
+            if not isinstance(node.get(group), dict):
+                node[group] = {}
+            node = node[group]
+        node[field] = value
+    return RunConfig.from_dict(values)
+
+
+def config_name(path: str) -> str:
+    """Returns the short name of a recipe: `bert_base` or `bert_base-tiny`."""
+    file, _, variant = path.partition(":")
+    return Path(file).stem + (f"-{variant}" if variant else "")
+
+
+def _recipe(path: str) -> dict[str, Any]:
+    """Runs a config file's `get_config`; returns its values as nested dicts."""
+    file, _, variant = path.partition(":")
+    if not Path(file).is_file():
+        names = sorted(str(other) for other in Path(file).parent.glob("*.py"))
+        raise UserError(f"--config={file} does not exist{did_you_mean(file, names)}")
+    spec = importlib.util.spec_from_file_location("encoderjax_recipe", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if not hasattr(module, "get_config"):
+        raise UserError(f"--config={file} has no get_config(variant)")
+    variants = getattr(module, "VARIANTS", ("full",))
+    variant = variant or variants[0]
+    if variant not in variants:
+        raise UserError(
+            f"--config={path}: {variant!r} is not a variant of this recipe"
+            f"{did_you_mean(variant, variants)} (variants: {', '.join(variants)})"
+        )
+    return module.get_config(variant).to_dict()

@@ -1,0 +1,213 @@
+"""Held-out losses and accuracies of every objective.
+
+python -m encoderjax.evaluate --model=runs/bert_tiny
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from encoderjax.command import Parser, run_command
+from encoderjax.config import RunConfig
+from encoderjax.data.corpus import Corpus
+from encoderjax.data.pipeline import BatchSource
+from encoderjax.errors import UserError
+from encoderjax.experiment import Experiment
+from encoderjax.interop.loading import LoadedModel, load_model
+from encoderjax.objectives import OBJECTIVES
+from encoderjax.training.evaluation import evaluate
+from encoderjax.training.mesh import (
+    MeshConfig,
+    batch_shards,
+    make_mesh,
+    state_shardings,
+)
+from encoderjax.training.step import make_eval_step
+
+
+def run(
+    model: str | Path,
+    *,
+    corpus: str | None = None,
+    length: int | None = None,
+    batch_size: int = 64,
+    rows: int = 0,
+    report: Callable[[str], None] = print,
+) -> dict[str, float]:
+    """Returns the held-out metrics of a workdir or a Hugging Face folder.
+
+    A workdir brings its own corpus, form and objectives. Any other model is measured
+    with what its heads allow: BERT's masking and pairs.
+    """
+    loaded = load_model(model)
+    config = _config_for(loaded, corpus, length)
+    mesh = make_mesh(MeshConfig())
+    batch_size = -(-batch_size // batch_shards(mesh)) * batch_shards(mesh)
+    data = dataclasses.replace(config.data, batch_size=batch_size, batch_tokens=None)
+    experiment = Experiment.open(dataclasses.replace(config, data=data), report)
+    _check_tokenizer(loaded, experiment.corpus)
+    source = experiment.validation_source()
+    if source is None:
+        raise UserError(
+            f"corpus {experiment.corpus.folder} has no held-out documents; prepare it "
+            "with --validation above 0"
+        )
+    with jax.set_mesh(mesh):
+        pretrainer = experiment.pretrainer()
+        heads = {
+            name: loaded.params["heads"][name] for name in pretrainer.model.head_names
+        }
+        params = {"encoder": loaded.params["encoder"], "heads": heads}
+        shardings = state_shardings(mesh, params)
+        params = jax.device_put(params, shardings)
+        eval_step = make_eval_step(pretrainer, mesh=mesh, shardings=shardings)
+        return held_out_metrics(experiment, source, eval_step, params, mesh, rows)
+
+
+def held_out_metrics(
+    experiment: Experiment,
+    source: BatchSource,
+    eval_step: Callable,
+    params,
+    mesh: Mesh,
+    rows: int,
+) -> dict[str, float]:
+    """Returns metrics of the first `rows` held-out rows (0 = all), with their loss."""
+    available = len(source.index.passes[0])
+    rows = min(rows, available) if rows else available
+    means = evaluate(eval_step, params, source, mesh=mesh, num_rows=rows)
+    weights = {f"{o.name}_loss": o.weight for o in experiment.objectives}
+    loss = sum(weight * means.get(name, 0.0) for name, weight in weights.items())
+    return {"loss": loss, **means}
+
+
+def held_out_line(step: int, metrics: dict[str, float]) -> str:
+    """Returns the main held-out metrics in a line."""
+    shown = [
+        f"{name.replace('_', ' ')} {value:.3f}"
+        for name, value in metrics.items()
+        if name.count("_") < 2
+    ]
+    return f"held out at step {step:,}: " + "  ".join(shown)
+
+
+def unigram_entropy(corpus: Corpus) -> float:
+    """Returns the mean surprisal of held-out tokens under the training unigrams.
+
+    In nats: what a model reaches that knows frequencies and no context. One is added
+    to every count, so that unseen tokens have a probability.
+    """
+    split = corpus.split("validation")
+    counts_V = np.bincount(
+        split.tokens.slice(0, split.num_tokens), minlength=len(corpus.unigrams_V)
+    )
+    smoothed_V = corpus.unigrams_V + 1.0
+    surprisal_V = np.log(smoothed_V.sum()) - np.log(smoothed_V)
+    return float((counts_V * surprisal_V).sum() / counts_V.sum())
+
+
+def _config_for(
+    loaded: LoadedModel, corpus: str | None, length: int | None
+) -> RunConfig:
+    """Returns the run that the model came from, or one that fits its heads."""
+    if loaded.run is not None:
+        config = RunConfig.from_description(loaded.run)
+        data = dataclasses.replace(
+            config.data,
+            corpus=corpus or config.data.corpus,
+            length=length or config.data.length,
+        )
+        return dataclasses.replace(config, data=data)
+    if corpus is None:
+        raise UserError(
+            f"--model={loaded.source} is not a workdir, so --corpus=DIR is needed"
+        )
+    objectives = {name: {} for name in OBJECTIVES if name in loaded.head_names}
+    if not objectives:
+        raise UserError(
+            f"--model={loaded.source} has no head to evaluate (heads with a loss: "
+            f"{', '.join(OBJECTIVES)})"
+        )
+    length = length or min(128, loaded.config.max_length)
+    second = OBJECTIVES[list(objectives)[-1]]
+    return RunConfig.from_dict(
+        {
+            "steps": 1,
+            "model": {
+                "family": loaded.family,
+                "size": "base",
+                **dataclasses.asdict(loaded.config),
+            },
+            "data": {
+                "corpus": corpus,
+                "length": length,
+                "batch_size": 1,
+                "second": getattr(second, "second", "next"),
+            },
+            "objectives": objectives,
+            "optimizer": {"learning_rate": 0.0},
+        }
+    )
+
+
+def _check_tokenizer(loaded: LoadedModel, corpus: Corpus) -> None:
+    """Refuses a corpus that was written with another vocabulary."""
+    ours, theirs = loaded.need_tokenizer(), corpus.tokenizer
+    if ours.sha256 == theirs.sha256:
+        return
+    size = theirs.vocabulary.size
+    same_size = ours.vocabulary.size == size
+    if same_size and ours.tokens(range(size)) == theirs.tokens(range(size)):
+        return
+    raise UserError(
+        f"--corpus={corpus.folder} was written with another vocabulary ({size:,} "
+        f"tokens) than --model={loaded.source} knows ({ours.vocabulary.size:,}); "
+        f"prepare it with --tokenizer={loaded.source}"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Parses flags, evaluates and prints."""
+    parser = Parser(
+        command="evaluate",
+        description="Measures a model on the held-out documents of a corpus.",
+        examples=(
+            "python -m encoderjax.evaluate --model=runs/bert_tiny",
+            "python -m encoderjax.evaluate --model=exported --corpus=my_corpus --json",
+        ),
+    )
+    parser.add_argument(
+        "--model", required=True, help="a workdir or a Hugging Face folder"
+    )
+    parser.add_argument("--corpus", help="a prepared corpus; default: the workdir's")
+    parser.add_argument("--length", type=int, help="tokens of a row")
+    parser.add_argument("--batch_size", type=int, default=64)
+    parser.add_argument("--rows", type=int, default=0, help="0 = all held-out rows")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    flags = parser.parse_strictly(arguments)
+    for name in ("length", "batch_size"):
+        value = getattr(flags, name)
+        if value is not None and value < 1:
+            raise UserError(f"--{name}={value} must be at least 1")
+    metrics = run(
+        flags.model,
+        corpus=flags.corpus,
+        length=flags.length,
+        batch_size=flags.batch_size,
+        rows=max(0, flags.rows),
+        report=(lambda text: None) if flags.json else print,
+    )
+    if flags.json:
+        print(json.dumps(metrics, indent=2))
+        return
+    for name, value in metrics.items():
+        print(f"{name:24} {value:.4f}")
+
+
+if __name__ == "__main__":
+    run_command(main)

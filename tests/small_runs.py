@@ -1,0 +1,90 @@
+"""Runs of seconds, on the small corpus."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from encoderjax.config import Override, RunConfig, load_config
+
+RECIPE = "configs/bert_tiny.py"
+
+
+def overrides(corpus_folder, **changes) -> dict[str, str]:
+    """Returns the overrides of a small run; `changes` has `__` for the dots."""
+    settings = {
+        "steps": 40,
+        "log_every": 1,
+        "model.num_layers": 2,
+        "model.width": 32,
+        "model.num_heads": 2,
+        "model.mlp_width": 64,
+        "model.dropout_rate": 0.1,
+        "model.attention_dropout_rate": 0.1,
+        "data.corpus": corpus_folder,
+        "data.length": 32,
+        "data.batch_size": 16,
+        "data.dupe_factor": 2,
+        "objectives.mlm.max_predictions": 5,
+        "optimizer.learning_rate": 3e-3,
+        "optimizer.warmup_steps": 5,
+        "checkpoint.every": 10,
+        "eval.every": 20,
+        "eval.batches": 0,
+    }
+    settings |= {name.replace("__", "."): value for name, value in changes.items()}
+    return {name: str(value) for name, value in settings.items()}
+
+
+def small_config(corpus_folder, **changes) -> RunConfig:
+    """Returns the small run as a config."""
+    settings = overrides(corpus_folder, **changes)
+    return load_config(RECIPE, {k: Override(v) for k, v in settings.items()})
+
+
+def start_training(workdir: Path, corpus_folder, *, devices=1, limit=None, **changes):
+    """Starts the command in a process of its own."""
+    flags = overrides(corpus_folder, **changes).items()
+    return subprocess.Popen(
+        [
+            *(limit or []),
+            sys.executable,
+            "-m",
+            "encoderjax.train",
+            f"--config={RECIPE}",
+            f"--workdir={workdir}",
+            *(f"--config.{name}={value}" for name, value in flags),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"JAX_NUM_CPU_DEVICES": str(devices)},
+    )
+
+
+def finish(process: subprocess.Popen, code: int = 0) -> tuple[str, str]:
+    """Waits for the end and its exit code; returns what was printed."""
+    output, errors = process.communicate(timeout=300)
+    assert process.returncode == code, errors
+    return output, errors
+
+
+def metrics(workdir: Path, split: str = "train") -> dict[int, dict]:
+    """Returns the lines of metrics.jsonl by step; whole lines only."""
+    path = workdir / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    found = [json.loads(line) for line in lines if line.endswith("\n")]
+    return {line["step"]: line for line in found if line["split"] == split}
+
+
+# What does not depend on the clock.
+EXACT = ("loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "grad_norm", "learning_rate")
+
+
+def curve(workdir: Path) -> list[tuple]:
+    """Returns every exact metric of every step."""
+    return [
+        (step, *(line[name] for name in EXACT))
+        for step, line in sorted(metrics(workdir).items())
+    ]

@@ -1,0 +1,55 @@
+"""Every command: help with examples, and one line for what the user can mend."""
+
+import subprocess
+import sys
+
+import pytest
+
+COMMANDS = ("train", "prepare", "preview", "evaluate", "fill_mask", "export")
+
+
+def call(command, *arguments):
+    return subprocess.run(
+        [sys.executable, "-m", f"encoderjax.{command}", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_shows_examples(command):
+    result = call(command, "--help")
+    assert result.returncode == 0
+    assert "examples:" in result.stdout
+    assert f"python -m encoderjax.{command} --" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "message"),
+    [
+        ("train", ["--confg=x"], "--config"),
+        ("train", ["--config=configs/none.py"], "configs/none.py does not exist"),
+        (
+            "train",
+            ["--config=configs/bert_tiny.py", "--config.data.corpus=nowhere"],
+            "encoderjax.prepare",
+        ),
+        ("preview", ["--config=configs/bert_tiny.py:big"], "variants: full, tiny"),
+        ("evaluate", ["--model=nowhere"], "nowhere"),
+        ("fill_mask", ["--model=nowhere", "a [MASK]"], "nowhere"),
+        ("export", ["--workdir=nowhere", "--out=x"], "nowhere"),
+        ("prepare", ["--source=nowhere.txt", "--out=x"], "nowhere.txt"),
+    ],
+)
+def test_bad_input_gets_one_line_and_a_failing_exit(
+    command, arguments, message, tmp_path
+):
+    if command == "train":
+        arguments = [*arguments, f"--workdir={tmp_path / 'run'}"]
+    result = call(command, *arguments)
+    assert result.returncode == 1
+    (line,) = result.stderr.strip().splitlines()
+    assert line.startswith("error: ")
+    assert message in line
+    assert not (tmp_path / "run").exists()
