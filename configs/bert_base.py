@@ -20,7 +20,7 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
     c.model = dict(family="bert", size="base", activation="gelu_tanh")
     c.data = dict(
         corpus="corpora/wiki_books",
-        tokenizer="wordpiece:8000",  # of the demo corpus, in the variant
+        tokenizer="wordpiece:4000",  # of the demo corpus, in the variant
         form="segment_pair",
         second="random",
         length=128,

@@ -111,22 +111,24 @@ class RunConfig:
                 f"data.batch_size={batch} is not divisible by optimizer.microbatches="
                 f"{parts}"
             )
-        for group in self.optimizer.groups.values():
-            build(OptimizerConfig, {"learning_rate": 0.0} | dict(group), "optimizer.")
+        for pattern, group in self.optimizer.groups.items():
+            if group.get("warmup_steps", 0) > self.steps:
+                raise UserError(
+                    f"optimizer.groups.{pattern}.warmup_steps={group['warmup_steps']} "
+                    f"exceeds steps={self.steps}"
+                )
         for objective in self.objectives:
             objective.resolved(self.data, self.model.encoder)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RunConfig":
         """Builds and checks a run from nested plain values."""
-        values = dict(values)
-        model = dict(values.pop("model", {}))
-        objectives = dict(values.pop("objectives", {}))
-        return build(
-            cls,
-            values | {"model": _model(model), "objectives": _objectives(objectives)},
-            "",
-        )
+        parts = {
+            "model": _model(_group_of(values, "model")),
+            "objectives": _objectives(_group_of(values, "objectives")),
+            "optimizer": _optimizer(_group_of(values, "optimizer")),
+        }
+        return build(cls, {**values, **parts}, "")
 
     @classmethod
     def from_description(cls, description: Mapping[str, Any]) -> "RunConfig":
@@ -150,6 +152,30 @@ class RunConfig:
         }
         plain["objectives"] = {o.name: dataclasses.asdict(o) for o in self.objectives}
         return plain
+
+
+def _group_of(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    group = values.get(name, {})
+    if isinstance(group, Override):
+        group = _literal(group)
+    if not isinstance(group, Mapping):
+        raise UserError(f"{name}={group!r} must be a group of fields")
+    return dict(group)
+
+
+def _optimizer(values: dict[str, Any]) -> OptimizerConfig:
+    """Builds the optimiser; the fields of its groups are checked like its own."""
+    converted = {}
+    for pattern, group in _group_of(values, "groups").items():
+        where = f"optimizer.groups.{pattern}"
+        if not isinstance(group, Mapping):
+            raise UserError(f"{where}={group!r} must be a group of fields")
+        for name in ("name", "microbatches", "groups"):
+            if name in group:
+                raise UserError(f"{where}.{name} cannot differ between groups")
+        checked = build(OptimizerConfig, {"learning_rate": 0.0, **group}, f"{where}.")
+        converted[pattern] = {name: getattr(checked, name) for name in group}
+    return build(OptimizerConfig, {**values, "groups": converted}, "optimizer.")
 
 
 def _model(values: dict[str, Any]) -> ModelConfig:

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from encoderjax.data.random import Draws
+from encoderjax.evaluate import unigram_entropy
 from encoderjax.experiment import EVAL_SEED, Experiment
 from encoderjax.fill_mask import fill_masks
 from encoderjax.interop.loading import load_model
@@ -42,13 +43,16 @@ def masked_texts(experiment: Experiment) -> list[tuple[str, list[str]]]:
     return found
 
 
-def demonstrate(workdir: Path, experiment: Experiment) -> str:
+def demonstration(workdir: Path, experiment: Experiment) -> str:
     """Returns a few masks of held-out text with the model's best guesses."""
     if "mlm" not in {objective.name for objective in experiment.objectives}:
         return ""
     examples = masked_texts(experiment)
     model = load_model(workdir)
     lines = ["", "masks filled in held-out text:"]
+    if experiment.corpus.split("validation").num_tokens:
+        entropy = unigram_entropy(experiment.corpus)
+        lines.insert(0, f"(token frequencies alone reach an mlm loss of {entropy:.3f})")
     filled = fill_masks(model, [text for text, _ in examples], top=4)
     for (text, hidden), result in zip(examples, filled, strict=True):
         lines.append(f"  {text}")

@@ -25,7 +25,7 @@ from encoderjax.training.mesh import (
     MeshConfig,
     batch_shards,
     make_mesh,
-    state_shardings,
+    parameter_shardings,
 )
 from encoderjax.training.step import make_eval_step
 
@@ -50,7 +50,7 @@ def run(
     batch_size = -(-batch_size // batch_shards(mesh)) * batch_shards(mesh)
     data = dataclasses.replace(config.data, batch_size=batch_size, batch_tokens=None)
     experiment = Experiment.open(dataclasses.replace(config, data=data), report)
-    _check_tokenizer(loaded, experiment.corpus)
+    loaded.check_vocabulary(experiment.corpus.tokenizer, str(experiment.corpus.folder))
     source = experiment.validation_source()
     if source is None:
         raise UserError(
@@ -63,7 +63,7 @@ def run(
             name: loaded.params["heads"][name] for name in pretrainer.model.head_names
         }
         params = {"encoder": loaded.params["encoder"], "heads": heads}
-        shardings = state_shardings(mesh, params)
+        shardings = parameter_shardings(mesh, params)
         params = jax.device_put(params, shardings)
         eval_step = make_eval_step(pretrainer, mesh=mesh, shardings=shardings)
         return held_out_metrics(experiment, source, eval_step, params, mesh, rows)
@@ -81,7 +81,7 @@ def held_out_metrics(
     available = len(source.index.passes[0])
     rows = min(rows, available) if rows else available
     means = evaluate(eval_step, params, source, mesh=mesh, num_rows=rows)
-    weights = {f"{o.name}_loss": o.weight for o in experiment.objectives}
+    weights = experiment.pretrainer().weights
     loss = sum(weight * means.get(name, 0.0) for name, weight in weights.items())
     return {"loss": loss, **means}
 
@@ -152,22 +152,6 @@ def _config_for(
             "objectives": objectives,
             "optimizer": {"learning_rate": 0.0},
         }
-    )
-
-
-def _check_tokenizer(loaded: LoadedModel, corpus: Corpus) -> None:
-    """Refuses a corpus that was written with another vocabulary."""
-    ours, theirs = loaded.need_tokenizer(), corpus.tokenizer
-    if ours.sha256 == theirs.sha256:
-        return
-    size = theirs.vocabulary.size
-    same_size = ours.vocabulary.size == size
-    if same_size and ours.tokens(range(size)) == theirs.tokens(range(size)):
-        return
-    raise UserError(
-        f"--corpus={corpus.folder} was written with another vocabulary ({size:,} "
-        f"tokens) than --model={loaded.source} knows ({ours.vocabulary.size:,}); "
-        f"prepare it with --tokenizer={loaded.source}"
     )
 
 

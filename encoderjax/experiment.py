@@ -27,7 +27,7 @@ from encoderjax.data.rows import (
 )
 from encoderjax.errors import UserError
 from encoderjax.models.encoder import EncoderConfig
-from encoderjax.objectives import Objective
+from encoderjax.objectives import Objective, head_names
 from encoderjax.objectives.pretrainer import Pretrainer
 
 # Held-out rows and masks are the same for every run, whatever its seed.
@@ -156,21 +156,21 @@ class Experiment:
             "size": self.config.model.size,
             **dataclasses.asdict(self.encoder),
         }
-        heads = [head for objective in self.objectives for head in objective.heads]
-        described["data"]["corpus"] = str(self.corpus.folder)
-        return {"format": 1, **described, "heads": heads}
+        # So that the workdir can be used from another folder; the demo corpus is
+        # found or made anew wherever that is.
+        if self.config.data.corpus != "demo":
+            described["data"]["corpus"] = str(self.corpus.folder.absolute())
+        return {"format": 1, **described, "heads": head_names(self.objectives)}
 
     def identity(self) -> dict[str, Any]:
         """Returns what a checkpoint must agree with, by name of the field."""
         described = self.described()
-        model = {f"model.{key}": value for key, value in described["model"].items()}
-        rest = _flat({key: described[key] for key in self.config.to_dict()})
+        fields = _flat({key: described[key] for key in self.config.to_dict()})
         return {
-            **model,
+            **{key: value for key, value in fields.items() if not _changeable(key)},
             "tokenizer.sha256": self.corpus.tokenizer.sha256,
             "corpus.fingerprint": self.corpus.fingerprint,
             "data.rows_per_step": self.batch_size,
-            **{key: value for key, value in rest.items() if not _changeable(key)},
         }
 
 

@@ -13,17 +13,12 @@ import numpy as np
 from encoderjax.command import Parser, run_command
 from encoderjax.config import RunConfig, add_config_flag, parse_with_config
 from encoderjax.data.pipeline import Batch
+from encoderjax.data.segment_pairs import LABEL_NAMES
 from encoderjax.data.tokenizers import Tokenizer, Vocabulary
+from encoderjax.data.wordpiece import SPECIALS
 from encoderjax.experiment import Experiment
 from encoderjax.objectives.masking import KEPT, MASKED, REPLACED
 from encoderjax.objectives.mlm import KINDS
-
-# What each second segment is called, by `data.second` and label.
-LABELS = {
-    "next": ("next", "other"),
-    "random": ("next", "random"),
-    "swapped": ("in order", "swapped"),
-}
 
 
 def run(
@@ -37,7 +32,7 @@ def run(
     """Returns {"rows": [...], "stats": {...}} of the batches from `step` on."""
     experiment = Experiment.open(config, report)
     source, tokenizer = experiment.train_source(), experiment.corpus.tokenizer
-    labels = LABELS[config.data.second]
+    labels = LABEL_NAMES[config.data.second]
     statistics = _Statistics(tokenizer.vocabulary)
     shown = []
     for number in range(step, step + batches):
@@ -140,13 +135,13 @@ def _row(batch: Batch, row: int, tokenizer: Tokenizer, labels) -> dict[str, Any]
     length = int(batch["mask"][row].sum())
     ids = batch["ids"][row, :length]
     tokens = tokenizer.tokens(ids)
-    predictions, marked = [], list(tokens)
+    predictions, marks = [], {}
     used = batch["mlm/weights"][row] > 0 if "mlm/weights" in batch else []
     for slot in np.flatnonzero(used):
         position = int(batch["mlm/positions"][row, slot])
         (label,) = tokenizer.tokens([int(batch["mlm/labels"][row, slot])])
         kind = int(batch["mlm/kinds"][row, slot])
-        marked[position] = {
+        marks[position] = {
             MASKED: f"[MASK]({label})",
             REPLACED: f"{tokens[position]}(was {label})",
             KEPT: f"{label}(kept)",
@@ -156,12 +151,25 @@ def _row(batch: Batch, row: int, tokenizer: Tokenizer, labels) -> dict[str, Any]
     return {
         "row": int(batch["row"][row]),
         "label": labels[int(batch["second"][row])],
-        "text": " ".join(marked).replace(" ##", ""),
+        "text": _text(tokens, marks),
         "tokens": tokens,
         "ids": ids.tolist(),
         "segments": batch["segments"][row, :length].tolist(),
         "predictions": predictions,
     }
+
+
+def _text(tokens: list[str], marks: dict[int, str]) -> str:
+    """Joins pieces to words; special and marked tokens stand apart."""
+    parts: list[str] = []
+    joins = False  # whether a piece may be joined to what stands before
+    for position, token in enumerate(tokens):
+        if joins and position not in marks and token.startswith("##"):
+            parts[-1] += token[2:]
+            continue
+        parts.append(marks.get(position, token))
+        joins = position not in marks and token not in SPECIALS
+    return " ".join(parts)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

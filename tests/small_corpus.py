@@ -1,6 +1,7 @@
 """Invented text with a little structure, so that a model has something to learn."""
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -35,13 +36,19 @@ def documents(count: int = 40, seed: int = 0) -> list[str]:
     return texts
 
 
-def prepare_small_corpus(folder: Path, count: int = 40) -> Corpus:
-    """Writes and prepares the documents."""
-    (folder / "text.txt").write_text("\n\n".join(documents(count)))
+def prepare_small_corpus(
+    folder: Path, count: int = 40, spell: Callable[[str], str] = str
+) -> Corpus:
+    """Writes and prepares the documents; `spell` changes every line."""
+    texts = [
+        "\n".join(spell(line) for line in text.splitlines())
+        for text in documents(count)
+    ]
+    (folder / "text.txt").write_text("\n\n".join(texts))
     return prepare_corpus(
         source=str(folder / "text.txt"),
         out=folder / "prepared",
-        tokenizer="wordpiece:180",
+        tokenizer="wordpiece:180" if count >= 20 else "wordpiece:100",
         validation=0.2,
         report=lambda text: None,
     )

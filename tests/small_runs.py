@@ -71,11 +71,15 @@ def finish(process: subprocess.Popen, code: int = 0) -> tuple[str, str]:
 
 
 def metrics(workdir: Path, split: str = "train") -> dict[int, dict]:
-    """Returns the lines of metrics.jsonl by step; whole lines only."""
+    """Returns the lines of a split by step."""
+    return {line["step"]: line for line in all_lines(workdir) if line["split"] == split}
+
+
+def all_lines(workdir: Path) -> list[dict]:
+    """Returns metrics.jsonl, without a line that is just being written."""
     path = workdir / "metrics.jsonl"
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-    found = [json.loads(line) for line in lines if line.endswith("\n")]
-    return {line["step"]: line for line in found if line["split"] == split}
+    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 # What does not depend on the clock.

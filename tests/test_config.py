@@ -68,6 +68,13 @@ def test_overrides_take_the_type_of_their_field():
     assert config.init_from is None
 
 
+def test_groups_take_the_types_of_their_fields():
+    groups = parse(
+        "--config.optimizer.groups.heads.learning_rate=1e-3"
+    ).optimizer.groups
+    assert groups == {"heads": {"learning_rate": 1e-3}}
+
+
 def test_an_objective_can_be_switched_off():
     assert [o.name for o in parse("--config.objectives.nsp=None").objectives] == ["mlm"]
 
@@ -112,7 +119,19 @@ def test_batch_tokens_take_the_place_of_batch_size():
         ("objectives.mlm=None", None),
         ("mesh.data=-2", r"mesh.data=-2"),
         ("seed=-1", r"seed=-1"),
-        ("optimizer.groups={'generator':{'lr':1}}", r"optimizer.lr is not a field"),
+        (
+            "optimizer.groups={'generator':{'lr':1}}",
+            r"optimizer.groups.generator.lr is not a field",
+        ),
+        ("optimizer.groups.heads=3", r"optimizer.groups.heads='3' must be a group"),
+        ("optimizer.groups.heads.microbatches=2", r"cannot differ between groups"),
+        ("optimizer.groups.heads.warmup_steps=99999", r"warmup_steps=99999 exceeds"),
+        ("model=tiny", r"model='tiny' must be a group"),
+        ("objectives=None", r"objectives=None must be a group"),
+        ("optimizer.eps=-1", r"optimizer.eps=-1"),
+        ("optimizer.learning_rate=1e999", r"learning_rate=inf"),
+        ("optimizer.schedule=wsd", r"needs optimizer.decay_steps"),
+        ("objectives.nsp.weight=-1", r"objectives.nsp.weight=-1"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(override, message):

@@ -12,6 +12,7 @@ from encoderjax import prepare
 from encoderjax.data.corpus import Corpus
 from encoderjax.data.preparation import demo_corpus, prepare_corpus
 from encoderjax.data.sources import documents
+from encoderjax.data.tokenizers import FILES as TOKENIZER_FILES
 from encoderjax.errors import UserError
 
 
@@ -171,6 +172,35 @@ def test_held_out_documents(letters, tmp_path, number, validation):
         assert chosen[0] != chosen[1]
 
 
+@pytest.mark.parametrize("validation", [0.05, 0.1])
+def test_large_first_documents_do_not_raise_the_held_out_share(
+    letters, tmp_path, validation
+):
+    """The first shard has two documents, and the second the other 58."""
+    source = tmp_path / "a.jsonl"
+    texts = ["many words. " * 50_000] * 2 + [f"number {i} of many" for i in range(58)]
+    source.write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    options = {"tokenizer": letters, "validation": validation}
+    whole, _ = prepared(source, tmp_path / "out", **options)
+    corpus = Corpus.open(tmp_path / "out")
+    shards = [
+        shard["train"]["documents"] + shard["validation"]["documents"]
+        for shard in corpus.manifest["shards"]
+    ]
+    assert shards == [2, 58]
+    assert corpus.split("validation").num_documents == round(60 * validation)
+    # A run that finds either shard whole holds out the same documents.
+    for kept in ("00000", "00001"):
+        out = tmp_path / kept
+        out.mkdir()
+        settings = {"settings": corpus.manifest["settings"]}
+        (out / "preparing.json").write_text(json.dumps(settings))
+        for name, content in whole.items():
+            if kept in name or name in TOKENIZER_FILES:
+                (out / name).write_bytes(content)
+        assert prepared(source, out, **options)[0] == whole
+
+
 def test_no_validation_and_one_document(letters, tmp_path):
     source = tmp_path / "a.txt"
     source.write_text("Some words. And more words.")
@@ -252,6 +282,15 @@ def test_demo_corpus_is_made_once_by_whoever_asks(tmp_path, monkeypatch):
     held, train = corpus.split("validation"), corpus.split("train")
     assert held.num_documents + train.num_documents == len(texts)
     assert held.num_documents in (1, 2)  # 5 % of 21
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    for cache in (tmp_path / "file", tmp_path / "file" / "folder"):
+        with pytest.raises(UserError, match=r"ENCODERJAX_CACHE") as caught:
+            demo_corpus("wordpiece:500", cache, lambda line: None)
+        assert str(cache) in str(caught.value)
+        assert "\n" not in str(caught.value)
 
 
 def test_missing_demo_package_names_the_remedy(monkeypatch):

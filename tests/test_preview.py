@@ -1,4 +1,5 @@
 import json
+import re
 
 import numpy as np
 import pytest
@@ -7,9 +8,9 @@ from encoderjax.preview import main, run
 from tests.small_runs import overrides, small_config
 
 
-def preview(corpus, **changes):
+def preview(corpus, rows=3, **changes):
     config = small_config(corpus.folder, **changes)
-    return run(config, rows=3, batches=30, report=lambda text: None)
+    return run(config, rows=rows, batches=30, report=lambda text: None)
 
 
 def test_statistics_are_those_of_bert(corpus):
@@ -42,6 +43,30 @@ def test_rows_show_text_and_what_was_done_to_it(corpus):
         for prediction in masked:
             assert row["tokens"][prediction["position"]] == "[MASK]"
             assert f"[MASK]({prediction['label']})" in row["text"]
+
+
+def test_marked_tokens_stand_apart_and_others_form_words(corpus):
+    marked_pieces = 0
+    for row in preview(corpus, rows=200)["rows"]:
+        text, tokens = f" {row['text']} ", list(row["tokens"])
+        for prediction in row["predictions"]:
+            label, token = prediction["label"], tokens[prediction["position"]]
+            mark = {
+                "masked": f"[MASK]({label})",
+                "replaced": f"{token}(was {label})",
+                "kept": f"{token}(kept)",
+            }[prediction["kind"]]
+            assert f" {mark} " in text
+            marked_pieces += token.startswith("##")
+            tokens[prediction["position"]] = mark
+        assert text.count(" [CLS] ") == 1
+        assert text.count(" [SEP] ") == tokens.count("[SEP]") == 2
+        # A piece that stands by itself is marked, or follows what stands by itself.
+        assert not re.search(r"[^])] ##[^ ()]+ ", text)
+        assert "".join(text.split()).replace("##", "") == "".join(
+            "".join(token.split()) for token in tokens
+        ).replace("##", "")
+    assert marked_pieces > 0
 
 
 def test_rows_are_those_of_training(corpus):

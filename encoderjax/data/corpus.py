@@ -108,23 +108,31 @@ def write_shard(
     return record
 
 
-def write_array(path: pathlib.Path, array: np.ndarray) -> dict:
+def write_array(
+    path: pathlib.Path, array: np.ndarray, *, setting: str = "--out"
+) -> dict:
     """Writes an .npy file, whole or not at all; returns its sha256 and size."""
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(
         header, np.lib.format.header_data_from_array_1_0(array)
     )
-    return write_file(path, (header.getvalue(), array.view(np.uint8).data))
+    parts = (header.getvalue(), array.view(np.uint8).data)
+    return write_file(path, parts, setting=setting)
 
 
-def write_json(path: pathlib.Path, document: dict) -> dict:
+def write_json(path: pathlib.Path, document: dict, *, setting: str = "--out") -> dict:
     """Writes a JSON file, whole or not at all; returns its sha256 and size."""
     text = json.dumps(document, indent=1, ensure_ascii=False)
-    return write_file(path, (text.encode(),))
+    return write_file(path, (text.encode(),), setting=setting)
 
 
-def write_file(path: pathlib.Path, parts: Iterable[bytes | memoryview]) -> dict:
-    """Writes under a temporary name, flushes to the disk, and renames."""
+def write_file(
+    path: pathlib.Path, parts: Iterable[bytes | memoryview], *, setting: str = "--out"
+) -> dict:
+    """Writes under a temporary name, flushes to the disk, and renames.
+
+    Errors name `setting`, which chose the folder.
+    """
     partial = path.with_name(path.name + ".partial")
     digest, size = hashlib.sha256(), 0
     try:
@@ -137,19 +145,21 @@ def write_file(path: pathlib.Path, parts: Iterable[bytes | memoryview]) -> dict:
             os.fsync(file.fileno())
         os.replace(partial, path)
     except OSError as error:
-        raise write_error(path, error) from error
+        raise write_error(path, error, setting) from error
     finally:
         partial.unlink(missing_ok=True)
     return {"sha256": digest.hexdigest(), "bytes": size}
 
 
-def write_error(path: pathlib.Path, error: OSError) -> UserError:
+def write_error(
+    path: pathlib.Path, error: OSError, setting: str = "--out"
+) -> UserError:
     """Returns what to raise when `path` could not be written."""
     remedy = "mend that"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        remedy = "free some space or choose another --out"
+        remedy = f"free some space or choose another {setting}"
     return UserError(
-        f"--out: cannot write {path}: {error.strerror}; {remedy} and run the same "
+        f"{setting}: cannot write {path}: {error.strerror}; {remedy} and run the same "
         "command again, it continues with what is missing"
     )
 

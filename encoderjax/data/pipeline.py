@@ -43,6 +43,8 @@ class DataConfig:
       form: how rows are cut.
       second: what the second segment may be besides the continuation: `next` nothing
         else, `random` text from elsewhere (BERT), `swapped` the wrong order (ALBERT).
+        A single sentence has no order: with `swapped` it too is followed by text from
+        elsewhere, labelled 1, as in ALBERT's code.
       negatives: whether random text comes from another `document` or from `anywhere`;
         it is never the true continuation.
       length: tokens of a row, special ones included.
@@ -57,7 +59,7 @@ class DataConfig:
     """
 
     corpus: str
-    tokenizer: str = "wordpiece:8000"
+    tokenizer: str = "wordpiece:4000"
     form: Literal["segment_pair"] = "segment_pair"
     second: Second = "random"
     negatives: Negatives = "document"
@@ -70,6 +72,8 @@ class DataConfig:
     cache_dir: str | None = None
 
     def __post_init__(self):
+        if not self.corpus:
+            raise UserError("data.corpus='' names no folder; give one, or 'demo'")
         if self.length < 8:
             raise UserError(f"data.length={self.length} must be at least 8")
         if self.length > 65_535:
@@ -137,14 +141,14 @@ class BatchSource:
     """The batches of a run, any of them at once.
 
     Attributes:
-      order: where rows stand in the stream, or None for the order of the index.
+      order: where rows stand in the stream.
       corruptions: applied one after the other.
       static_epochs: with static masking, after how many epochs the masks repeat.
     """
 
     split: Split
     index: RowIndex
-    order: EpochOrder | None
+    order: EpochOrder
     layout: Layout
     lexicon: Lexicon
     corruptions: tuple[Corruption, ...]
@@ -153,15 +157,14 @@ class BatchSource:
     seed: int
     static_epochs: int | None = None
 
-    def places(self, step: int, rows: slice) -> tuple[np.ndarray, np.ndarray]:
+    def places(
+        self, step: int, rows: slice | np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Returns epoch and row number of the given rows of step `step`."""
         places_B = np.arange(self.batch_size, dtype=np.int64)[rows]
-        places_B = places_B + step * self.batch_size
-        if self.order is None:
-            return np.zeros_like(places_B), places_B
-        return self.order.at(places_B)
+        return self.order.at(places_B + step * self.batch_size)
 
-    def batch(self, step: int, rows: slice = slice(None)) -> Batch:
+    def batch(self, step: int, rows: slice | np.ndarray = slice(None)) -> Batch:
         """Returns the given rows of the global batch of `step`."""
         return self.rows(*self.places(step, rows))
 

@@ -93,7 +93,7 @@ def _input_digest(source: str) -> str:
     """Names the source's files by name and size: other input, other digest."""
     files = [(path.name, path.stat().st_size) for path in sources.source_files(source)]
     if source == "demo":
-        files.append((sources.source_version(source), 0))
+        files.append((sources.demo_version(), 0))
     return hashlib.sha256(json.dumps(files).encode()).hexdigest()
 
 
@@ -211,8 +211,15 @@ def demo_corpus(
     target = cache / f"demo-{tokenizer_spec.replace(':', '-').replace('/', '-')}"
     if target.is_dir():
         return target
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".demo-", dir=cache) as private:
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        folder = tempfile.TemporaryDirectory(prefix=".demo-", dir=cache)
+    except OSError as error:
+        raise UserError(
+            f"cannot write the demo corpus to {cache} ({error.strerror}); set the "
+            "environment variable ENCODERJAX_CACHE to a folder that can be written"
+        ) from error
+    with folder as private:
         own = pathlib.Path(private) / "corpus"
         report(f"preparing the demo corpus in {target}, once")
         prepare_corpus(

@@ -5,24 +5,28 @@ beside the corpus under a hash of both, and mapped. After that any row of any st
 is found by arithmetic.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from encoderjax.data.corpus import Corpus, Split
+from encoderjax.data.corpus import Corpus, Split, write_array, write_json
 from encoderjax.data.random import permuted
 from encoderjax.data.segment_pairs import ROW, Negatives, PairCut, Second, cut_pairs
 from encoderjax.errors import UserError
 
 _FORMAT = 1  # part of the hash: raise it when the cut changes
+_LONG_CUT = 1_000_000  # sentences; above this the wait is announced
+_LEFTOVER_AGE = 24 * 3600  # seconds after which a folder being cut is abandoned
 
 SplitName = Literal["train", "validation"]
 
@@ -80,14 +84,19 @@ def open_row_index(
     split = corpus.split(split_name)
     settings = _possible(split, split_name, settings, corpus, report)
     folder = _index_folder(corpus, split_name, settings, cache_dir)
-    if not (folder / "index.json").exists():
+    passes = _mapped_passes(folder)
+    if passes is None:
+        if folder.exists():
+            report(f"the row index {folder} is not whole; cutting it anew")
+        if split.num_sentences > _LONG_CUT:
+            report(
+                f"cutting {split.num_sentences:,} sentences of the {split_name} split "
+                f"into rows, {settings.passes} times; kept in {folder}"
+            )
         _cut_index(corpus, split, settings, folder)
-    counts = json.loads((folder / "index.json").read_text())["rows"]
-    passes = tuple(
-        np.load(folder / _pass_name(number), mmap_mode="r")
-        for number in range(len(counts))
-    )
-    if not all(passes[0].shape):
+        passes = _mapped_passes(folder)
+        assert passes is not None, f"{folder} was written and is not whole"
+    if not len(passes[0]):
         raise UserError(f"the {split_name} split of {corpus.folder} gives no rows")
     return RowIndex(passes, corpus.tokenizer.layout.num_special(2))
 
@@ -123,12 +132,23 @@ def _index_folder(corpus, split_name, settings: RowSettings, cache_dir) -> Path:
     return corpus.folder / "rows" / digest[:16]
 
 
-def _pass_name(number: int) -> str:
-    return f"pass-{number:03d}.npy"
+def _mapped_passes(folder: Path) -> tuple[np.ndarray, ...] | None:
+    """Maps the passes; None unless all are there, with the sizes they were given."""
+    try:
+        files = json.loads((folder / "index.json").read_bytes())["files"]
+        for name, written in files.items():
+            if (folder / name).stat().st_size != written["bytes"]:
+                return None
+        return tuple(np.load(folder / name, mmap_mode="r") for name in files)
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return None
 
 
 def _cut_index(corpus: Corpus, split: Split, settings: RowSettings, folder: Path):
-    """Cuts every pass, shard by shard, into a private folder; then renames it."""
+    """Cuts every pass, shard by shard, into a private folder; then renames it.
+
+    Another process may be faster: its index is the same, and stays.
+    """
     cut = PairCut(
         tokens=settings.length - corpus.tokenizer.layout.num_special(2),
         second=settings.second,
@@ -138,35 +158,49 @@ def _cut_index(corpus: Corpus, split: Split, settings: RowSettings, folder: Path
     )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(folder.parent)
         private = Path(tempfile.mkdtemp(prefix=".cutting-", dir=folder.parent))
     except OSError as error:
         raise UserError(
             f"cannot write the row index to {folder.parent} ({error.strerror}); "
             "set data.cache_dir to a folder that can be written"
         ) from error
+    damaged = private.with_name(f"{private.name}-damaged")
     try:
-        counts = []
+        files = {}
         for number in range(settings.passes):
             parts = [
                 cut_pairs(split, shard, number, cut)
                 for shard in range(split.num_shards)
                 if split.shard_documents[shard] < split.shard_documents[shard + 1]
             ]
-            rows = np.concatenate(parts)
-            np.save(private / _pass_name(number), rows)
-            counts.append(len(rows))
-        described = {"rows": counts, "settings": dataclasses.asdict(settings)}
-        (private / "index.json").write_text(json.dumps(described, indent=2))
-        os.replace(private, folder)
+            name = f"pass-{number:03d}.npy"
+            files[name] = write_array(
+                private / name, np.concatenate(parts), setting="data.cache_dir"
+            )
+        described = {"files": files, "settings": dataclasses.asdict(settings)}
+        write_json(private / "index.json", described, setting="data.cache_dir")
+        if _mapped_passes(folder) is None:
+            if folder.exists():
+                os.replace(folder, damaged)
+            os.replace(private, folder)
     except OSError as error:
-        # Another process may have been faster: its index is the same.
-        if not (folder / "index.json").exists():
+        if _mapped_passes(folder) is None:
             raise UserError(
                 f"cannot write the row index to {folder} ({error.strerror}); free "
                 "some space or set data.cache_dir"
             ) from error
     finally:
         shutil.rmtree(private, ignore_errors=True)
+        shutil.rmtree(damaged, ignore_errors=True)
+
+
+def _remove_leftovers(parent: Path) -> None:
+    """Removes what processes that were killed while cutting have left."""
+    for folder in parent.glob(".cutting-*"):
+        with contextlib.suppress(FileNotFoundError):  # another process was faster
+            if time.time() - folder.stat().st_mtime > _LEFTOVER_AGE:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 @dataclasses.dataclass(frozen=True)

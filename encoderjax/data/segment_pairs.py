@@ -29,6 +29,13 @@ ROW = np.dtype([("start", "<i8", (2,)), ("length", "<u2", (2,)), ("label", "u1")
 Second = Literal["next", "random", "swapped"]
 Negatives = Literal["document", "anywhere"]
 
+# What the labels 0 and 1 say of a second segment.
+LABEL_NAMES: dict[Second, tuple[str, str]] = {
+    "next": ("next", "other"),
+    "random": ("next", "random"),
+    "swapped": ("in order", "swapped"),
+}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PairCut:

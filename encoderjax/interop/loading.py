@@ -55,6 +55,21 @@ class LoadedModel:
             )
         return self.tokenizer
 
+    def check_vocabulary(self, other: Tokenizer, where: str) -> None:
+        """Refuses a corpus `where` that was written with another vocabulary."""
+        ours, theirs = self.need_tokenizer(), other
+        size = theirs.vocabulary.size
+        if ours.sha256 == theirs.sha256 or (
+            ours.vocabulary.size == size
+            and ours.tokens(range(size)) == theirs.tokens(range(size))
+        ):
+            return
+        raise UserError(
+            f"corpus {where} was written with another vocabulary ({size:,} tokens) "
+            f"than the model in {self.source} knows ({ours.vocabulary.size:,}); "
+            f"prepare it with --tokenizer={self.source}"
+        )
+
     def with_heads(self, *names: str) -> tuple[EncoderModel, dict]:
         """Returns a model with just these heads, and its parameters."""
         for name in names:

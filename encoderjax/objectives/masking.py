@@ -106,7 +106,8 @@ def select_words(
     flat = (rows_B[:, None] * num_words + word_BL)[candidates_BL]
     sizes_BW = np.bincount(flat, minlength=num_rows * num_words)
     sizes_BW = sizes_BW.reshape(num_rows, num_words)
-    order_BW = np.argsort(draws.bits("mlm/select", num_words), axis=1)
+    # Stable: the order of a row's words does not depend on the words of other rows.
+    order_BW = np.argsort(draws.bits("mlm/select", num_words), axis=1, kind="stable")
     chosen_BW = np.zeros((num_rows, num_words), bool)
     for column in range(num_words):
         word_B = order_BW[:, column]

@@ -53,6 +53,7 @@ class MaskedLM(Objective):
     replace: Replacement = dataclasses.field(default_factory=Replacement)
 
     def __post_init__(self):
+        super().__post_init__()
         if not 0.0 < self.rate <= 1.0:
             raise UserError(f"objectives.mlm.rate={self.rate} must be in (0, 1]")
         if self.max_predictions is not None and self.max_predictions < 1:

@@ -7,6 +7,7 @@ import jax
 
 from encoderjax.data.pipeline import Batch, DataConfig, Lexicon
 from encoderjax.data.random import Draws
+from encoderjax.errors import UserError
 from encoderjax.models.encoder import EncoderConfig, Outputs
 from encoderjax.models.heads import EncoderModel
 
@@ -30,6 +31,12 @@ class Objective:
     heads: ClassVar[tuple[str, ...]] = ()
 
     weight: float = 1.0
+
+    def __post_init__(self):
+        if self.weight < 0:
+            raise UserError(
+                f"objectives.{self.name}.weight={self.weight} must be at least 0"
+            )
 
     def resolved(self, data: DataConfig, model: EncoderConfig) -> "Objective":
         """Returns itself with open fields filled; refuses what cannot be trained."""

@@ -21,7 +21,6 @@ class _PairObjective(Objective):
     """Classifies pairs from the pooled first token; reads the key `second`, [B]."""
 
     second: ClassVar[str]
-    labels: ClassVar[tuple[str, str]]
 
     def resolved(self, data: DataConfig, model: EncoderConfig) -> Objective:
         """Checks that the rows have both kinds of pair."""
@@ -58,7 +57,6 @@ class NextSentence(_PairObjective):
     name: ClassVar[str] = "nsp"
     heads: ClassVar[tuple[str, ...]] = ("nsp",)
     second: ClassVar[str] = "random"
-    labels: ClassVar[tuple[str, str]] = ("next", "random")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,4 +66,3 @@ class SentenceOrder(_PairObjective):
     name: ClassVar[str] = "sop"
     heads: ClassVar[tuple[str, ...]] = ("sop",)
     second: ClassVar[str] = "swapped"
-    labels: ClassVar[tuple[str, str]] = ("in order", "swapped")

@@ -10,6 +10,7 @@ from encoderjax.errors import UserError
 from encoderjax.models.dropout import DropoutKey
 from encoderjax.models.encoder import EncoderConfig
 from encoderjax.models.heads import EncoderModel, init_params
+from encoderjax.objectives import head_names
 from encoderjax.objectives.objective import DeviceBatch, Objective, Terms
 
 PyTree = Any
@@ -35,8 +36,7 @@ class Pretrainer:
                 f"objectives {' and '.join(rewriters)} both rewrite the batch on the "
                 "device; keep one of them"
             )
-        heads = tuple(head for objective in objectives for head in objective.heads)
-        return cls(EncoderModel(config, heads, dtype), objectives)
+        return cls(EncoderModel(config, head_names(objectives), dtype), objectives)
 
     @property
     def weights(self) -> dict[str, float]:

@@ -125,18 +125,18 @@ class Checkpoints:
                 )
 
     def restore(
-        self, step: int, state: TrainState, shardings: TrainState
+        self, step: int, shapes: TrainState, shardings: TrainState
     ) -> TrainState:
         """Returns the state of `step`, laid out as `shardings` say."""
         wanted = jax.tree.map(
             lambda leaf, sharding: jax.ShapeDtypeStruct(
                 leaf.shape, leaf.dtype, sharding=sharding
             ),
-            self._saved(state),
+            self._saved(shapes),
             self._saved(shardings),
         )
         saved = self._restore(step, state=ocp.args.StandardRestore(wanted))["state"]
-        return dataclasses.replace(state, **saved)
+        return TrainState(**{"carry": {}, "frozen": {}} | saved)
 
     def _saved(self, state: TrainState) -> dict[str, PyTree]:
         """Returns the part of a state that goes to disk."""
@@ -194,15 +194,21 @@ def restore_params(workdir: Path, step: int | None = None) -> tuple[PyTree, int]
     folder = (workdir / FOLDER).absolute()
     if not folder.is_dir():
         raise UserError(f"{workdir} has no {FOLDER}/: train there first")
-    options = ocp.CheckpointManagerOptions(read_only=True)
-    with ocp.CheckpointManager(folder, options=options) as manager:
-        steps = sorted(manager.all_steps())
+    # A save that is not whole has a longer name.
+    steps = sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
     if not steps:
         raise UserError(f"{folder} holds no whole checkpoint yet")
     step = steps[-1] if step is None else step
     if step not in steps:
         raise UserError(f"step={step} is not in {folder} (steps: {steps})")
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+    # Alone: a process that reads must not wait for others that do not.
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=jax.process_index(),
+        active_processes={jax.process_index()},
+        barrier_sync_key_prefix=f"read_by_{jax.process_index()}",
+    )
+    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
+    with ocp.Checkpointer(handler, multiprocessing_options=alone) as reader:
         path = folder / str(step) / "state"
         tree = reader.metadata(path).item_metadata.tree["params"]
         restored = reader.restore(

@@ -7,7 +7,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from encoderjax.data.pipeline import Batch, BatchSource, prefetched
-from encoderjax.training.mesh import local_rows, put_batch
+from encoderjax.training.mesh import BatchPlacement
 
 
 def evaluate(
@@ -19,11 +19,11 @@ def evaluate(
     """
     size = source.batch_size
     steps = range(-(-num_rows // size))
-    local = local_rows(mesh, size)
+    placement = BatchPlacement(mesh, size)
 
     def make(step: int) -> Batch:
-        epochs_B, rows_B = source.places(step, local)
-        places_B = step * size + np.arange(size)[local]
+        epochs_B, rows_B = source.places(step, placement.rows)
+        places_B = step * size + placement.rows
         return source.rows(
             np.zeros_like(epochs_B), np.where(places_B < num_rows, rows_B, -1)
         )
@@ -31,7 +31,7 @@ def evaluate(
     sums: dict[str, float] = {}
     counts: dict[str, float] = {}
     for batch in prefetched(make, steps):
-        terms = jax.device_get(eval_step(params, put_batch(mesh, batch)))
+        terms = jax.device_get(eval_step(params, placement.put(batch)))
         for totals, new in zip((sums, counts), terms, strict=True):
             for name, value in new.items():
                 totals[name] = totals.get(name, 0.0) + float(value)

@@ -96,14 +96,13 @@ def partition_spec(path: str, shape: tuple[int, ...]) -> PartitionSpec:
     return PartitionSpec(*(None,) * (len(shape) - len(hits[0])), *hits[0])
 
 
-def state_shardings(mesh: Mesh, shapes: PyTree) -> PyTree:
-    """Returns the sharding of each leaf of a train state, by its path.
+def parameter_shardings(mesh: Mesh, shapes: PyTree) -> PyTree:
+    """Returns the sharding of parameters, or of what an optimiser keeps of them.
 
     Moments lie like their parameters, since their paths end with the same names.
     """
 
-    def sharding(path, leaf) -> NamedSharding:
-        name = path_name(path)
+    def sharding(name: str, leaf) -> NamedSharding:
         spec = partition_spec(name, leaf.shape)
         for dim, axis in enumerate(spec):
             if axis is not None and leaf.shape[dim] % mesh.shape[axis]:
@@ -114,7 +113,7 @@ def state_shardings(mesh: Mesh, shapes: PyTree) -> PyTree:
                 )
         return NamedSharding(mesh, spec)
 
-    return jax.tree_util.tree_map_with_path(sharding, shapes)
+    return map_with_names(sharding, shapes)
 
 
 def _padding_advice(name: str, size: int, parts: int) -> str:
@@ -123,30 +122,41 @@ def _padding_advice(name: str, size: int, parts: int) -> str:
     return f", or pad the vocabulary: model.vocab_size={-(-size // parts) * parts}"
 
 
-def path_name(path: tuple) -> str:
-    """Returns a tree path as `a/b/c`."""
-    return jax.tree_util.keystr(path, simple=True, separator="/")
-
-
 def map_with_names(function: Callable[[str, Any], Any], tree: PyTree) -> PyTree:
-    """Maps `function(name, leaf)` over a tree."""
+    """Maps `function(name, leaf)` over a tree; names are paths such as `a/b/c`."""
+    name = lambda path: jax.tree_util.keystr(path, simple=True, separator="/")
     return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: function(path_name(path), leaf), tree
+        lambda path, leaf: function(name(path), leaf), tree
     )
 
 
-def local_rows(mesh: Mesh, batch_size: int) -> slice:
-    """Returns the rows of the global batch that this process feeds."""
-    sharding = NamedSharding(mesh, BATCH_SPEC)
-    slices = sharding.addressable_devices_indices_map((batch_size,)).values()
-    spans = [rows[0].indices(batch_size) for rows in slices if rows]
-    return slice(min(span[0] for span in spans), max(span[1] for span in spans))
+class BatchPlacement:
+    """Which rows of the global batch this process feeds, and how they are placed.
 
+    The rows need not be neighbours: on a pod the mesh follows the wiring, not the
+    hosts.
 
-def put_batch(mesh: Mesh, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
-    """Places this process's rows as its part of the global batch."""
-    sharding = NamedSharding(mesh, BATCH_SPEC)
-    return {
-        name: jax.make_array_from_process_local_data(sharding, value)
-        for name, value in batch.items()
-    }
+    Attributes:
+      rows: their numbers in the global batch, ascending.
+    """
+
+    def __init__(self, mesh: Mesh, batch_size: int):
+        self.batch_size = batch_size
+        self.sharding = NamedSharding(mesh, BATCH_SPEC)
+        spans = self.sharding.addressable_devices_indices_map((batch_size,)).values()
+        parts = [np.arange(batch_size)[span] for span in spans if span is not None]
+        self.rows = np.unique(np.concatenate(parts))
+
+    def put(self, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
+        """Returns the global batch, of which this process gives `rows`."""
+        return {name: self._put(value) for name, value in batch.items()}
+
+    def _put(self, value: np.ndarray) -> jax.Array:
+        def part(index: Any) -> np.ndarray:
+            first, stop, _ = index[0].indices(self.batch_size)
+            # The rows of one device are neighbours, here as in the global batch.
+            place = np.searchsorted(self.rows, first)
+            return value[place : place + stop - first]
+
+        shape = (self.batch_size, *value.shape[1:])
+        return jax.make_array_from_callback(shape, self.sharding, part)

@@ -8,8 +8,11 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
+import jax
 import rich.console
 import rich.progress
+
+from encoderjax.training.hardware import peak_flops
 
 FILE = "metrics.jsonl"
 
@@ -24,9 +27,7 @@ class MetricsWriter:
         if self.path.exists():
             cut_after(self.path, step)
         self.file: TextIO = open(self.path, "a", encoding="utf-8")  # noqa: SIM115
-        self.events = tensorboardX.SummaryWriter(
-            str(workdir), purge_step=step + 1 if step else None
-        )
+        self.events = tensorboardX.SummaryWriter(str(workdir), purge_step=step + 1)
 
     def write(self, step: int, split: str, metrics: dict[str, Any]) -> None:
         """Writes one line and its events."""
@@ -36,6 +37,14 @@ class MetricsWriter:
         for name, value in metrics.items():
             if value is not None:
                 self.events.add_scalar(f"{split}/{name}", value, step)
+
+    def written(self, step: int, split: str) -> dict[str, Any] | None:
+        """Returns the metrics that were written for a step, if any."""
+        for line in self.path.read_text(encoding="utf-8").splitlines():
+            found = json.loads(line)
+            if (found.pop("step"), found.pop("split")) == (step, split):
+                return found
+        return None
 
     def close(self) -> None:
         """Writes out what is buffered."""
@@ -55,6 +64,48 @@ def cut_after(path: Path, step: int) -> None:
     partial = path.with_suffix(".partial")
     partial.write_text("".join(kept), encoding="utf-8")
     os.replace(partial, path)
+
+
+class Clock:
+    """Speed over the steps since the last line, compiling and evaluating left out."""
+
+    def __init__(self, flops_per_step: float):
+        self.flops_per_step = flops_per_step
+        self.peak = peak_flops()
+        self.seconds_per_step = 0.0
+        self.tokens_per_second: float | None = None
+        self.warm = False  # the first interval holds the compilation
+        self.start = time.perf_counter()
+        self.begin()
+
+    def begin(self) -> None:
+        """Begins an interval."""
+        self.mark = time.perf_counter()
+        self.steps = self.tokens = 0
+
+    def add(self, local_tokens: int) -> None:
+        """Counts a step, and the real tokens that this process fed to it."""
+        self.steps += 1
+        self.tokens += local_tokens * jax.process_count()
+
+    def measure(self) -> None:
+        """Ends the interval; the devices have finished what was asked of them."""
+        if self.warm:
+            seconds = time.perf_counter() - self.mark
+            self.seconds_per_step = seconds / self.steps
+            self.tokens_per_second = self.tokens / seconds
+        self.warm = True
+
+    def speeds(self) -> dict[str, float | None]:
+        """Returns tokens/s, the share of the peak, and the seconds since the start."""
+        mfu = None
+        if self.seconds_per_step and self.peak is not None:
+            mfu = self.flops_per_step / self.seconds_per_step / self.peak
+        return {
+            "tokens_per_second": self.tokens_per_second,
+            "mfu": mfu,
+            "seconds": time.perf_counter() - self.start,
+        }
 
 
 class Progress:

@@ -1,6 +1,7 @@
 """AdamW as the published runs used it, with settings by parameter group."""
 
 import dataclasses
+import math
 import re
 from collections.abc import Hashable, Mapping
 from typing import Any, Literal, NamedTuple
@@ -58,6 +59,18 @@ class OptimizerConfig:
                 raise UserError(
                     f"optimizer.{name}={getattr(self, name)} must be at least {least}"
                 )
+        if not (self.eps > 0 and math.isfinite(self.learning_rate)):
+            raise UserError(
+                f"optimizer.eps={self.eps} must be above 0 and optimizer.learning_rate="
+                f"{self.learning_rate} finite"
+            )
+        if self.schedule == "wsd" and not self.decay_steps:
+            raise UserError(
+                "optimizer.schedule='wsd' needs optimizer.decay_steps above 0: the "
+                "last steps, over which it decays"
+            )
+        if not 0.0 <= self.end_share <= 1.0:
+            raise UserError(f"optimizer.end_share={self.end_share} must be in [0, 1]")
         for name in ("b1", "b2"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise UserError(

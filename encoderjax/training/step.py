@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from encoderjax.models.dropout import DropoutKey
 from encoderjax.objectives.objective import DeviceBatch, Terms
 from encoderjax.objectives.pretrainer import Pretrainer, divide
-from encoderjax.training.mesh import BATCH_SPEC, state_shardings
+from encoderjax.training.mesh import BATCH_SPEC, parameter_shardings
 
 PyTree = Any
 
@@ -41,32 +41,56 @@ class TrainState:
     frozen: PyTree
 
 
+def abstract_state(
+    pretrainer: Pretrainer, optimizer: optax.GradientTransformation, mesh: Mesh
+) -> tuple[TrainState, TrainState]:
+    """Returns the shapes and the shardings of a state; nothing is allocated."""
+    shapes = jax.eval_shape(
+        lambda key: _new_state(pretrainer.init(key), optimizer), jax.random.key(0)
+    )
+    by_row = NamedSharding(mesh, BATCH_SPEC)
+    whole: Any = NamedSharding(mesh, PartitionSpec())
+    shardings = TrainState(
+        step=whole,
+        params=parameter_shardings(mesh, shapes.params),
+        opt_state=parameter_shardings(mesh, shapes.opt_state),
+        carry=jax.tree.map(lambda leaf: by_row, shapes.carry),
+        frozen=parameter_shardings(mesh, shapes.frozen),
+    )
+    return shapes, shardings
+
+
 def init_state(
     pretrainer: Pretrainer,
     optimizer: optax.GradientTransformation,
-    mesh: Mesh,
+    shardings: TrainState,
     seed: int,
     params: PyTree | None = None,
-) -> tuple[TrainState, TrainState]:
-    """Returns the first state and its shardings.
+) -> TrainState:
+    """Returns the first state, with new parameters or those given.
 
-    The state is made sharded, by a jitted function: it never lies whole on one
-    device. `params` replaces new ones.
+    It is made by a jitted function and never lies whole on one device.
     """
-
-    def create(key: jax.Array, given: PyTree | None) -> TrainState:
-        params: PyTree = pretrainer.init(key) if given is None else given
-        return TrainState(
-            step=jnp.zeros((), jnp.int32),
-            params=params,
-            opt_state=optimizer.init(params),
-            carry={},
-            frozen={},
+    if params is None:
+        create = jax.jit(
+            lambda key: _new_state(pretrainer.init(key), optimizer),
+            out_shardings=shardings,
         )
+        return create(jax.random.key(seed))
+    create = jax.jit(
+        lambda given: _new_state(given, optimizer), out_shardings=shardings
+    )
+    return create(jax.device_put(params, shardings.params))
 
-    key = jax.random.key(seed)
-    shardings = state_shardings(mesh, jax.eval_shape(create, key, params))
-    return jax.jit(create, out_shardings=shardings)(key, params), shardings
+
+def _new_state(params: PyTree, optimizer: optax.GradientTransformation) -> TrainState:
+    return TrainState(
+        step=jnp.zeros((), jnp.int32),
+        params=params,
+        opt_state=optimizer.init(params),
+        carry={},
+        frozen={},
+    )
 
 
 def make_train_step(
@@ -107,16 +131,19 @@ def make_train_step(
             )
             carry = _join(carry)
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
         metrics = {
             "loss": pretrainer.loss(terms, counts),
             **divide(terms, counts),
             "learning_rate": jnp.asarray(schedule(state.step), jnp.float32),
             "grad_norm": optax.tree.norm(gradients),
+            # Of the parameters after the update: what a checkpoint would hold.
+            "param_norm": optax.tree.norm(params),
         }
         state = dataclasses.replace(
             state,
             step=state.step + 1,
-            params=optax.apply_updates(state.params, updates),
+            params=params,
             opt_state=opt_state,
             carry=carry,
         )

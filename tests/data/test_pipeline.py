@@ -1,4 +1,6 @@
 import dataclasses
+import os
+import resource
 import threading
 import time
 
@@ -21,9 +23,9 @@ from encoderjax.objectives.mlm import MaskedLM
 SILENT = lambda text: None
 
 
-def source_of(corpus, *, batch_size=16, seed=0, **data_changes):
+def source_of(corpus, *, batch_size=16, seed=0, select="tokens", **data_changes):
     data = DataConfig(
-        **{"corpus": "", "length": 32, "batch_size": batch_size, "dupe_factor": 3}
+        **{"corpus": "x", "length": 32, "batch_size": batch_size, "dupe_factor": 3}
         | data_changes
     )
     index = open_row_index(corpus, "train", data.row_settings(seed), report=SILENT)
@@ -33,7 +35,7 @@ def source_of(corpus, *, batch_size=16, seed=0, **data_changes):
         order=EpochOrder(tuple(map(len, index.passes)), seed),
         layout=corpus.tokenizer.layout,
         lexicon=Lexicon(corpus.tokenizer.vocabulary, corpus.unigrams_V),
-        corruptions=(MaskedLM(max_predictions=5),),
+        corruptions=(MaskedLM(max_predictions=5, select=select),),
         length=data.length,
         batch_size=batch_size,
         seed=seed,
@@ -47,9 +49,10 @@ def equal(first, second):
     )
 
 
+@pytest.mark.parametrize("select", ["tokens", "words"])
 @pytest.mark.parametrize("hosts", [1, 2, 4])
-def test_batches_are_the_same_for_any_number_of_hosts(corpus, hosts):
-    source = source_of(corpus)
+def test_batches_are_the_same_for_any_number_of_hosts(corpus, hosts, select):
+    source = source_of(corpus, select=select)
     part = source.batch_size // hosts
     for step in range(10):
         whole = source.batch(step)
@@ -61,23 +64,52 @@ def test_batches_are_the_same_for_any_number_of_hosts(corpus, hosts):
         assert equal(whole, joined)
 
 
+def test_rows_of_a_batch_may_be_any(corpus):
+    source = source_of(corpus)
+    rows = np.array([9, 2, 15])
+    expected = {name: array[rows] for name, array in source.batch(3).items()}
+    assert equal(source.batch(3, rows), expected)
+
+
 def test_a_restarted_source_gives_the_same_batch(corpus):
     assert equal(source_of(corpus).batch(7), source_of(corpus).batch(7))
     assert not equal(source_of(corpus).batch(7), source_of(corpus, seed=1).batch(7))
 
 
-def test_step_a_million_costs_no_more_than_step_zero(corpus):
-    source = source_of(corpus)
-    source.batch(0)
+def best_seconds(make, steps):
+    """Returns the shortest time that one of `steps` takes."""
 
     def seconds(step):
         start = time.perf_counter()
-        source.batch(step)
+        make(step)
         return time.perf_counter() - start
 
-    near = min(seconds(step) for step in range(1, 8))
-    far = min(seconds(1_000_000 + step) for step in range(7))
-    assert far < 5 * near
+    return min(map(seconds, steps))
+
+
+def test_step_a_million_costs_no_more_than_step_zero(corpus):
+    source = source_of(corpus)
+    source.batch(0)
+    near = best_seconds(source.batch, range(1, 8))
+    assert best_seconds(source.batch, range(1_000_000, 1_000_007)) < 5 * near
+
+
+def test_place_in_a_large_corpus_costs_no_more_than_in_a_middling_one():
+    """Nothing of the length of an epoch is made, nor are epochs counted through."""
+    at = lambda order: lambda step: order.at(np.arange(4096) + 4096 * step)
+    near = best_seconds(at(EpochOrder((100_000,), 0)), range(20))
+    large = at(EpochOrder((10**9, 10**9 + 1), 0))
+    for first in (0, 10**5, 10**9):
+        assert best_seconds(large, range(first, first + 20)) < 5 * near
+
+
+def test_order_of_a_large_corpus_repeats_no_row():
+    order = EpochOrder((10**9, 10**9 + 1), 0)
+    epochs, rows = order.at(np.arange(10**9 - 50_000, 10**9 + 50_000))
+    for epoch in (0, 1):
+        found = rows[epochs == epoch]
+        assert len(np.unique(found)) == len(found) == 50_000
+        assert 0 <= found.min() < found.max() < 10**9 + epoch
 
 
 def test_every_row_comes_once_an_epoch(corpus):
@@ -153,7 +185,7 @@ def test_batch_tokens_counts_real_tokens(corpus):
 
 
 def test_the_row_index_is_cut_once_and_kept(corpus, tmp_path):
-    data = DataConfig(corpus="", length=32, batch_size=8)
+    data = DataConfig(corpus="x", length=32, batch_size=8)
     settings = data.row_settings(5)
     first = open_row_index(
         corpus, "train", settings, cache_dir=str(tmp_path), report=SILENT
@@ -170,9 +202,87 @@ def test_the_row_index_is_cut_once_and_kept(corpus, tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def row_files(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("damage", ["cut off", "gone", "header", "index", "no sizes"])
+def test_a_damaged_row_index_is_cut_anew(corpus, tmp_path, damage):
+    settings = DataConfig(corpus="x", length=32, batch_size=8, dupe_factor=2)
+    arguments = (corpus, "train", settings.row_settings(0))
+    lines = []
+    options = {"cache_dir": str(tmp_path), "report": lines.append}
+    first = open_row_index(*arguments, **options)
+    expected = [rows.tobytes() for rows in first.passes]
+    (folder,) = tmp_path.iterdir()
+    files = row_files(folder)
+    path, index = folder / "pass-001.npy", folder / "index.json"
+    if damage == "cut off":
+        path.write_bytes(files[path.name][:-7])
+    elif damage == "gone":
+        path.unlink()
+    elif damage == "header":
+        path.write_bytes(bytes(len(files[path.name])))
+    elif damage == "index":
+        index.write_text("{")
+    else:
+        index.write_text('{"rows": [1, 1]}')
+    assert not lines
+    again = open_row_index(*arguments, **options)
+    assert [rows.tobytes() for rows in again.passes] == expected
+    assert [str(folder) in line for line in lines] == [True]
+    assert row_files(folder) == files
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_what_killed_cuts_left_goes_after_a_day(corpus, tmp_path):
+    for name, hours in (("old", 25), ("young", 23)):
+        folder = tmp_path / f".cutting-{name}"
+        folder.mkdir()
+        (folder / "pass-000.npy").write_bytes(b"half")
+        then = time.time() - hours * 3600
+        os.utime(folder, (then, then))
+    settings = DataConfig(corpus="x", length=32, batch_size=8, dupe_factor=1)
+    rows = settings.row_settings(0)
+    open_row_index(corpus, "train", rows, cache_dir=str(tmp_path), report=SILENT)
+    hidden = [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
+    assert hidden == [".cutting-young"]
+
+
+def test_a_full_disk_names_the_cache_folder(corpus, tmp_path):
+    settings = DataConfig(corpus="x", length=32, batch_size=8, dupe_factor=1)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(UserError, match=r"another data\.cache_dir"):
+            open_row_index(
+                corpus, "train", settings.row_settings(0), cache_dir=str(tmp_path)
+            )
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_long_cut_is_announced(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr("encoderjax.data.rows._LONG_CUT", 100)
+    settings = DataConfig(corpus="x", length=32, batch_size=8, dupe_factor=1)
+    lines = []
+    for _ in range(2):
+        open_row_index(
+            corpus,
+            "train",
+            settings.row_settings(0),
+            cache_dir=str(tmp_path),
+            report=lines.append,
+        )
+    (line,) = lines
+    assert f"{corpus.split('train').num_sentences:,} sentences" in line
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"corpus": ""}, "data.corpus=''"),
         ({"length": 4}, "data.length=4"),
         ({"batch_size": None}, "exactly one"),
         ({"batch_tokens": 100}, "exactly one"),

@@ -146,6 +146,27 @@ def test_words_larger_than_the_rest_of_the_count_are_passed_over(lexicon):
     assert weights.sum() == 0
 
 
+class FewValues(Draws):
+    """Draws with many ties."""
+
+    def bits(self, site, columns):
+        return super().bits(site, columns) & np.uint32(3)
+
+
+def test_words_of_a_row_do_not_depend_on_the_other_rows(lexicon):
+    """Also where draws are equal: hosts see different rows of a batch."""
+    batch = make_batch([64] * 8, width=512)
+    longer = make_batch([512], width=512)
+    joined = {name: np.concatenate([batch[name], longer[name]]) for name in batch}
+    for kind in (Draws, FewValues):
+        alone = kind(0, np.zeros(8, int), np.arange(8))
+        together = kind(0, np.zeros(9, int), np.arange(9))
+        expected = select_words(batch, 0.15, 80, alone, lexicon)
+        found = select_words(joined, 0.15, 80, together, lexicon)
+        for a, b in zip(expected, found, strict=True):
+            assert np.array_equal(a, b[:8])
+
+
 def test_replacement_rates_are_those_of_bert(lexicon):
     batch = make_batch([64] * 2000)
     positions, weights = select_tokens(batch, 0.15, 10, draws(2000), lexicon)

@@ -12,9 +12,14 @@ from encoderjax.interop.loading import load_model
 from encoderjax.models.families import preset
 from encoderjax.objectives import MaskedLM, NextSentence
 from encoderjax.objectives.pretrainer import Pretrainer
-from encoderjax.training.mesh import MeshConfig, local_rows, make_mesh, put_batch
+from encoderjax.training.mesh import BatchPlacement, MeshConfig, make_mesh
 from encoderjax.training.optimizer import OptimizerConfig, make_optimizer
-from encoderjax.training.step import init_state, make_eval_step, make_train_step
+from encoderjax.training.step import (
+    abstract_state,
+    init_state,
+    make_eval_step,
+    make_train_step,
+)
 from tests.torch_models import random_bert, save_folder
 from tests.training_batches import random_pretraining_batch
 
@@ -40,7 +45,8 @@ def run(
     settings = OptimizerConfig(**{"learning_rate": 1e-3} | optimizer_changes)
     optimizer, schedule = make_optimizer(settings, steps=20)
     with jax.set_mesh(mesh):
-        state, shardings = init_state(pretrainer, optimizer, mesh, 0, params)
+        _, shardings = abstract_state(pretrainer, optimizer, mesh)
+        state = init_state(pretrainer, optimizer, shardings, 0, params)
         step = make_train_step(
             pretrainer,
             optimizer,
@@ -52,9 +58,14 @@ def run(
         )
         history = []
         for batch in batches:
-            state, metrics = step(state, put_batch(mesh, batch))
+            state, metrics = step(state, placed(mesh, batch))
             history.append(jax.device_get(metrics))
     return jax.device_get(state), history
+
+
+def placed(mesh, batch):
+    rows = len(next(iter(batch.values())))
+    return BatchPlacement(mesh, rows).put(batch)
 
 
 def gradients(state):
@@ -119,7 +130,7 @@ def test_dropout_changes_with_the_step_and_is_off_in_evaluation():
     with jax.set_mesh(mesh):
         params = pretrainer.init(jax.random.key(0))
         step = make_eval_step(pretrainer, mesh=mesh, shardings=None)
-        first, second = (step(params, put_batch(mesh, BATCH)) for _ in range(2))
+        first, second = (step(params, placed(mesh, BATCH)) for _ in range(2))
     assert first[0]["mlm_loss"] == second[0]["mlm_loss"]
     assert first[0]["mlm_loss"] / first[1]["mlm_loss"] != history[0]["mlm_loss"]
 
@@ -132,7 +143,8 @@ def test_no_dropout_mask_of_the_batch_is_held_in_memory():
     pretrainer = Pretrainer.create(ENCODER, OBJECTIVES, jnp.float32)
     optimizer, schedule = make_optimizer(OptimizerConfig(learning_rate=1e-3), 10)
     with jax.set_mesh(mesh):
-        state, shardings = init_state(pretrainer, optimizer, mesh, 0)
+        _, shardings = abstract_state(pretrainer, optimizer, mesh)
+        state = init_state(pretrainer, optimizer, shardings, 0)
         step = make_train_step(
             pretrainer,
             optimizer,
@@ -142,7 +154,7 @@ def test_no_dropout_mask_of_the_batch_is_held_in_memory():
             microbatches=1,
             seed=0,
         )
-        program = step.lower(state, put_batch(mesh, batch)).compile().as_text()
+        program = step.lower(state, placed(mesh, batch)).compile().as_text()
     width, heads, layers = ENCODER.width, ENCODER.num_heads, ENCODER.num_layers
     for shape in ((length, width), (heads, length, length)):
         tail = ",".join(map(str, shape))
@@ -217,8 +229,9 @@ def test_carry_passes_through_microbatches_in_order():
     pretrainer = Counting(base.model, base.objectives)
     optimizer, schedule = make_optimizer(OptimizerConfig(learning_rate=0.0), 10)
     with jax.set_mesh(mesh):
-        state, shardings = init_state(pretrainer, optimizer, mesh, 0)
-        rows = put_batch(mesh, {"seen": np.arange(16, dtype=np.int32)})
+        _, shardings = abstract_state(pretrainer, optimizer, mesh)
+        state = init_state(pretrainer, optimizer, shardings, 0)
+        rows = placed(mesh, {"seen": np.arange(16, dtype=np.int32)})
         state = state.replace(carry=rows)
         shardings = shardings.replace(carry={"seen": rows["seen"].sharding})
         step = make_train_step(
@@ -230,7 +243,7 @@ def test_carry_passes_through_microbatches_in_order():
             microbatches=4,
             seed=0,
         )
-        state, _ = step(state, put_batch(mesh, BATCH))
+        state, _ = step(state, placed(mesh, BATCH))
     assert (
         state.carry["seen"].tolist() == (np.arange(16) * 10 + BATCH["second"]).tolist()
     )
@@ -240,7 +253,8 @@ def test_parameters_and_moments_are_split_over_fsdp():
     mesh = make_mesh(MeshConfig(data=1, fsdp=8))
     pretrainer = Pretrainer.create(ENCODER, OBJECTIVES, jnp.float32)
     optimizer, _ = make_optimizer(OptimizerConfig(learning_rate=0.0), 10)
-    state, _ = init_state(pretrainer, optimizer, mesh, 0)
+    _, shardings = abstract_state(pretrainer, optimizer, mesh)
+    state = init_state(pretrainer, optimizer, shardings, 0)
     for tree in (state.params, state.opt_state):
         whole = sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
         on_one = sum(
@@ -249,9 +263,14 @@ def test_parameters_and_moments_are_split_over_fsdp():
         assert on_one < 0.16 * whole  # an eighth, and the small ones whole
 
 
-def test_rows_of_the_processes_cover_the_batch():
-    mesh = make_mesh(MeshConfig(data=4, fsdp=2))
-    assert local_rows(mesh, 64) == slice(0, 64)
+def test_rows_go_to_the_devices_of_the_mesh_in_any_order():
+    """Meshes of pods follow the wiring: a permuted order of devices."""
+    devices = [jax.devices()[i] for i in (3, 0, 6, 1, 7, 2, 5, 4)]
+    mesh = make_mesh(MeshConfig(data=4, fsdp=2), devices)
+    batch = placed(mesh, {"row": np.arange(64)})["row"]
+    assert np.array_equal(batch, np.arange(64))
+    for shard in batch.addressable_shards:
+        assert np.array_equal(shard.data, np.arange(64)[shard.index])
 
 
 @pytest.mark.parametrize(
