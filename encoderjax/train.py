@@ -3,6 +3,11 @@
 python -m encoderjax.train --config=configs/bert_tiny.py
 """
 
+if __name__ == "__main__":  # before anything heavy is imported
+    from encoderjax.command import restart_with_huge_pages
+
+    restart_with_huge_pages()
+
 import contextlib
 import dataclasses
 import json

@@ -1,5 +1,7 @@
 """Every command: help with examples, and one line for what the user can mend."""
 
+import os
+import platform
 import subprocess
 import sys
 
@@ -23,6 +25,31 @@ def test_help_shows_examples(command):
     assert result.returncode == 0
     assert "examples:" in result.stdout
     assert f"python -m encoderjax.{command} --" in result.stdout
+
+
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="the settings are glibc's"
+)
+def test_the_allocator_is_set_once_and_never_against_the_user():
+    code = (
+        "import os, encoderjax.command as command\n"
+        "command.restart_with_huge_pages()\n"
+        "print(os.environ['GLIBC_TUNABLES'])\n"
+    )
+    own = "glibc.malloc.arena_max=2"
+    for given, expected in (
+        ({}, "glibc.malloc.hugetlb=1"),
+        ({"GLIBC_TUNABLES": own}, own),
+    ):
+        environment = {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES"}
+        result = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=environment | given,
+        )
+        assert result.stdout.startswith(expected)
 
 
 @pytest.mark.parametrize(
