@@ -236,3 +236,58 @@ def test_impossible_rates_are_refused(rates):
         Replacement(mask=rates[0], random=rates[1])
     with pytest.raises(UserError, match=r"rate=1\.5"):
         dataclasses.replace(MaskedLM(), rate=1.5)
+
+
+@pytest.mark.parametrize(
+    ("replacement", "shown"),
+    [
+        (Replacement(mask=1.0, random=0.0), "lunch was [MASK]"),
+        (
+            Replacement(mask=0.0, random=1.0, distribution="unigram"),
+            "lunch was gasp",
+        ),
+        (Replacement(mask=0.0, random=0.0), "lunch was delicious"),
+    ],
+    ids=["masked", "replaced", "kept"],
+)
+def test_lunch_was_delicious(replacement, shown):
+    """The textbook's three fates of a selected word; it is predicted in all of them."""
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "lunch",
+        "was",
+        "delicious",
+        "gasp",
+    ]
+    none = np.zeros(len(words), bool)
+    vocabulary = Vocabulary(
+        size=len(words),
+        pad_id=PAD,
+        unk_id=UNK,
+        cls_id=CLS,
+        sep_id=SEP,
+        mask_id=MASK,
+        special_V=np.arange(len(words)) < 5,
+        unused_V=none,
+        continues_word_V=none,
+    )
+    unigrams = np.array([word == "gasp" for word in words], np.int64)
+    ids = np.array([[words.index(word) for word in ["lunch", "was", "delicious"]]])
+    slots, weights = np.array([[2]]), np.ones((1, 1), np.float32)
+    corrupted, _ = replace_selected(
+        ids, slots, weights, replacement, draws(1), Lexicon(vocabulary, unigrams)
+    )
+    assert " ".join(words[token] for token in corrupted[0]) == shown
+    batch = {
+        "ids": ids.astype(np.int32),
+        "mask": np.ones((1, 3), bool),
+        "row_weights": np.ones(1, np.float32),
+    }
+    # At this rate all three words are selected; each label is the word itself.
+    objective = MaskedLM(rate=1.0, max_predictions=3, replace=replacement)
+    out = objective.corrupt(batch, draws(1), Lexicon(vocabulary, unigrams))
+    assert out["mlm/labels"].tolist() == ids.tolist()
