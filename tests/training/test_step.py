@@ -35,13 +35,14 @@ def run(
     microbatches=1,
     encoder=ENCODER,
     params=None,
+    dtype=jnp.float32,
     **optimizer_changes,
 ):
     """Trains on the batches; returns the last state and the metrics of each step."""
     sizes = dataclasses.astuple(mesh_config)
     devices = jax.devices()[: max(1, int(np.prod(sizes)))]
     mesh = make_mesh(mesh_config, devices)
-    pretrainer = Pretrainer.create(encoder, OBJECTIVES, jnp.float32)
+    pretrainer = Pretrainer.create(encoder, OBJECTIVES, dtype)
     settings = OptimizerConfig(**{"learning_rate": 1e-3} | optimizer_changes)
     optimizer, schedule = make_optimizer(settings, steps=20)
     with jax.set_mesh(mesh):
@@ -107,6 +108,20 @@ def test_loss_and_gradient_do_not_depend_on_devices_and_microbatches(
         strict=True,
     ):
         assert np.abs(ours - theirs).max() < 1e-6 + 1e-5 * np.abs(theirs).max()
+
+
+def test_bfloat16_computes_near_float32_and_keeps_parameters_in_it(reference):
+    state, metrics = run([BATCH], clip_norm=0.0, dtype=jnp.bfloat16)
+    expected = reference[1][0]
+    assert {leaf.dtype for leaf in jax.tree.leaves(state.params)} == {
+        np.dtype("float32")
+    }
+    # Eight bits of mantissa: about three digits.
+    assert metrics[0]["loss"] == pytest.approx(float(expected["loss"]), rel=5e-3)
+    assert metrics[0]["loss"] != expected["loss"]
+    assert metrics[0]["grad_norm"] == pytest.approx(
+        float(expected["grad_norm"]), rel=3e-2
+    )
 
 
 def test_mean_of_means_would_differ(reference):
