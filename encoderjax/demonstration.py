@@ -20,6 +20,8 @@ def masked_texts(experiment: Experiment) -> list[tuple[str, list[str]]]:
     if not split.num_documents:
         split = corpus.split("train")
     vocabulary = corpus.tokenizer.vocabulary
+    room = experiment.encoder.max_length - corpus.tokenizer.layout.num_special(1)
+    longest = min(_LONGEST, room)
     found: list[tuple[str, list[str]]] = []
     order = np.random.default_rng(EVAL_SEED).permutation(split.num_sentences)
     for sentence in order[:1000]:
@@ -30,7 +32,7 @@ def masked_texts(experiment: Experiment) -> list[tuple[str, list[str]]]:
         whole[:-1] &= ~vocabulary.continues_word_V[ids[1:]]
         words = np.flatnonzero(whole)
         words = [w for w in words if corpus.tokenizer.tokens([ids[w]])[0].isalpha()]
-        if not 10 <= len(ids) <= _LONGEST or len(words) < 2 * _MASKS:
+        if not 10 <= len(ids) <= longest or len(words) < 2 * _MASKS:
             continue
         draws = Draws(EVAL_SEED, np.zeros(1, int), np.asarray([sentence]))
         keys = draws.bits("demonstration", len(words))[0]
@@ -47,12 +49,15 @@ def demonstration(workdir: Path, experiment: Experiment) -> str:
     """Returns a few masks of held-out text with the model's best guesses."""
     if "mlm" not in {objective.name for objective in experiment.objectives}:
         return ""
-    examples = masked_texts(experiment)
-    model = load_model(workdir)
-    lines = ["", "masks filled in held-out text:"]
+    lines = []
     if experiment.corpus.split("validation").num_tokens:
         entropy = unigram_entropy(experiment.corpus)
-        lines.insert(0, f"(token frequencies alone reach an mlm loss of {entropy:.3f})")
+        lines.append(f"(token frequencies alone reach an mlm loss of {entropy:.3f})")
+    examples = masked_texts(experiment)
+    if not examples:  # no sentence is short and plain enough to show
+        return "\n".join(lines)
+    model = load_model(workdir)
+    lines += ["", "masks filled in held-out text:"]
     filled = fill_masks(model, [text for text, _ in examples], top=4)
     for (text, hidden), result in zip(examples, filled, strict=True):
         lines.append(f"  {text}")

@@ -316,6 +316,17 @@ def test_object_stores_are_refused_as_workdirs(corpus, name):
         main([f"--config={RECIPE}", f"--workdir={name}"])
 
 
+def test_a_run_ends_well_where_no_sentence_fits_the_demonstration(corpus, tmp_path):
+    config = small_config(
+        corpus.folder,
+        steps=1,
+        optimizer__warmup_steps=0,
+        data__length=8,
+        model__max_length=8,
+    )
+    assert run(config, tmp_path)["mlm_loss"] > 0
+
+
 def test_the_workdir_describes_the_run(short):
     described = json.loads((short / "config.json").read_text())
     assert described["model"]["vocab_size"] == 180
