@@ -19,11 +19,17 @@ from encoderjax.errors import UserError
 from encoderjax.interop import weights
 from encoderjax.interop.huggingface import (
     architecture,
+    beside,
     config_to_hf,
+    family_of,
+    held_heads,
+    names_of,
     params_to_hf,
     without_prefix,
 )
 from encoderjax.interop.loading import (
+    EXTRA,
+    EXTRA_INDEX,
     PARAMS,
     PARAMS_INDEX,
     LoadedModel,
@@ -32,12 +38,14 @@ from encoderjax.interop.loading import (
 from encoderjax.version import VERSION
 
 Format = Literal["hf", "params"]
+Part = Literal["discriminator", "generator"]
 MARKER = "encoderjax_export.json"  # lists what an export wrote, so that the next may go
 
 _EXAMPLES = (
     "python -m encoderjax.export --workdir=runs/bert_tiny --out=exported/bert_tiny",
     "python -m encoderjax.export --workdir=runs/bert_tiny --step=1000 --out=exported/b",
     "python -m encoderjax.export --workdir=runs/bert_tiny --format=params --out=params",
+    "python -m encoderjax.export --workdir=runs/electra_small --part=generator --out=g",
 )
 
 
@@ -70,6 +78,7 @@ def run(
     *,
     step: int | None = None,
     format: Format = "hf",
+    part: Part | None = None,
     overwrite: bool = False,
 ) -> Exported:
     """Exports a workdir, or a folder with a model, to `out`.
@@ -79,6 +88,8 @@ def run(
       out: the folder to write; it appears when it is whole.
       step: which checkpoint of a workdir; the last one when left out.
       format: `hf` for transformers, `params` for our own tree.
+      part: of a model that was trained with a generator: `discriminator` (the default
+        for `hf`) or `generator`; `params` holds both unless told.
       overwrite: whether files of a folder that is no earlier export may be replaced.
     """
     if format not in get_args(Format):
@@ -86,6 +97,8 @@ def run(
     out = Path(out).expanduser()
     _check_free(out, overwrite)
     loaded = load_model(workdir, step=step)
+    if part is not None or format == "hf":
+        loaded = loaded.part(part or "discriminator")
     with _whole_folder(out) as folder:
         write = {"hf": _write_hf, "params": _write_params}[format]
         num_parameters = write(folder, loaded)
@@ -100,20 +113,48 @@ def run(
         num_bytes=sum((out / name).stat().st_size for name in files),
         step=loaded.step,
         usage=_usage(loaded, format, out),
-        report=loaded.report + _notes(loaded, format),
+        report=loaded.report + _notes(loaded, format, files),
     )
 
 
 def _write_hf(folder: Path, loaded: LoadedModel) -> int:
-    config_json = config_to_hf(loaded.config, loaded.family, loaded.head_names)
-    if loaded.tokenizer is not None:
-        config_json["pad_token_id"] = int(loaded.tokenizer.vocabulary.pad_id)
-    tensors = params_to_hf(loaded.params, loaded.family, loaded.config.num_layers)
-    if not loaded.head_names:
-        tensors = without_prefix(tensors, loaded.family)
+    config, family = loaded.config, loaded.family
+    config_json = config_to_hf(config, family, loaded.head_names)
+    tensors, homeless = params_to_hf(loaded.params, family, config)
+    held = held_heads(family, loaded.head_names)
+    if not held:
+        tensors = without_prefix(tensors, family)
+    config_json |= _token_ids(loaded, config_json)
     weights.write_json(folder / "config.json", config_json)
     weights.write_safetensors(folder / weights.SAFETENSORS, tensors)
-    return sum(tensor.size for tensor in tensors.values())
+    extra = {
+        "family": family,
+        "model": beside(config, family, config_json),
+        "heads": [name for name in loaded.head_names if name not in held],
+    }
+    if homeless or extra["model"] or family != family_of(config_json, folder):
+        weights.write_json(folder / EXTRA_INDEX, extra)
+    if homeless:
+        weights.write_safetensors(folder / EXTRA, homeless)
+    both = (*tensors.values(), *homeless.values())
+    return sum(tensor.size for tensor in both)
+
+
+def _token_ids(loaded: LoadedModel, config_json: dict) -> dict:
+    """Returns the ids of special tokens, whose defaults are another vocabulary's."""
+    fields = names_of(loaded.family).token_ids
+    if loaded.tokenizer is None:
+        return {field: config_json.get(field) for field in fields}
+    vocabulary = loaded.tokenizer.vocabulary
+    ids = {field: int(getattr(vocabulary, name)) for field, name in fields.items()}
+    pad_id = loaded.config.position_pad_id
+    if pad_id not in (None, ids["pad_token_id"]):
+        raise UserError(
+            f"model.position_pad_id={pad_id} is not the tokenizer's padding, "
+            f"{ids['pad_token_id']}: Hugging Face takes one for the other; use "
+            "--format=params"
+        )
+    return ids
 
 
 def _write_params(folder: Path, loaded: LoadedModel) -> int:
@@ -123,6 +164,7 @@ def _write_params(folder: Path, loaded: LoadedModel) -> int:
         "format": 1,
         "model": model,
         "heads": list(loaded.head_names),
+        "generator": dataclasses.asdict(loaded.generator) if loaded.generator else None,
         "parameters": {path: list(leaves[path].shape) for path in sorted(leaves)},
     }
     weights.write_json(folder / PARAMS_INDEX, index)
@@ -159,13 +201,21 @@ def _usage(loaded: LoadedModel, format: Format, out: Path) -> tuple[str, ...]:
     )
 
 
-def _notes(loaded: LoadedModel, format: Format) -> tuple[str, ...]:
+def _notes(
+    loaded: LoadedModel, format: Format, files: Sequence[str]
+) -> tuple[str, ...]:
     notes = []
     if loaded.tokenizer is None:
         notes.append(f"{loaded.source} has no tokenizer: none was written")
     if format == "hf" and loaded.config.pooler and loaded.head_names == ("mlm",):
         name = architecture(loaded.family, loaded.head_names)
         notes.append(f"the pooler was written, but {name} has none and will say so")
+    if format == "hf" and EXTRA in files:
+        notes.append(
+            f"{EXTRA} holds what transformers has no place for; encoderjax reads it"
+        )
+    if format == "hf" and loaded.config.sharing in ("attention", "ffn"):
+        notes.append("what the layers share was written once for each of them")
     return tuple(notes)
 
 
@@ -239,6 +289,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="hf: for transformers; params: plain safetensors under our own names",
     )
     parser.add_argument(
+        "--part",
+        choices=get_args(Part),
+        help="of a model trained with a generator; default: the discriminator",
+    )
+    parser.add_argument(
         "--overwrite",
         action="store_true",
         help="replace files even in a folder that is no earlier export",
@@ -249,6 +304,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         flags.out,
         step=flags.step,
         format=flags.format,
+        part=flags.part,
         overwrite=flags.overwrite,
     )
     for line in exported.report:

@@ -1,21 +1,27 @@
 """Hugging Face's folders: config.json and tensors, both ways.
 
-A family file lists its names as data (`HF_ROWS` and what stands beside it); this is
-the engine that reads them. A row gives a name there, a path here and a layout:
+A family file lists its names as data (`models/families/names.py`); this is the engine
+that reads them. A row gives a name there, a path here and a layout:
 
-  same        one tensor, as it is
-  norm        weight, bias          scale, bias
-  dense       weight [out, in]      kernel [in, out]
-  to_heads    weight [H K, D]       kernel [D, H, K], bias [H, K]
-  from_heads  weight [D, H K]       kernel [H, K, D]
+  same             one tensor, as it is
+  flat             [H K]                 [H, K]
+  one_row          [1, 1, D]             [D]
+  width_last       [D, H, K]             [H, K, D]
+  norm             weight, bias          scale, bias
+  dense            weight [out, in]      kernel [in, out]
+  convolution      weight [out, in, w]   kernel [w, in, out]
+  to_heads         weight [H K, D]       kernel [D, H, K], bias [H, K]
+  from_heads       weight [D, H K]       kernel [H, K, D]
+  stacked          weight [n out, in]    n kernels [in, out]
+  stacked_heads    weight [n H K, D]     n kernels [D, H, K]
+  heads_of_stacks  weight [H n K, D]     n kernels [D, H, K]
 
-and `{i}` in the name is the layer, stacked on axis 0 here.
+Layers are stacked on axis 0 here and have names of their own there.
 """
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
-from types import ModuleType
+from collections.abc import Callable, Iterator, Mapping
 
 import jax
 import numpy as np
@@ -23,9 +29,17 @@ import numpy as np
 from encoderjax.command import did_you_mean
 from encoderjax.errors import UserError
 from encoderjax.interop.weights import leaves_of, tree_of
-from encoderjax.models.encoder import EncoderConfig
+from encoderjax.models.config import EncoderConfig
 from encoderjax.models.families import FAMILIES
-from encoderjax.models.heads import HEADS, EncoderModel, PairHead, init_params
+from encoderjax.models.families.names import Names
+from encoderjax.models.heads import (
+    HEADS,
+    EncoderModel,
+    Generator,
+    PairHead,
+    init_params,
+)
+from encoderjax.models.stack import weights_of
 
 ACTIVATIONS = {  # theirs to ours; ours is written as the first of its names
     "gelu": "gelu",
@@ -35,7 +49,23 @@ ACTIVATIONS = {  # theirs to ours; ours is written as the first of its names
     "gelu_python_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
     "gelu_accurate": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+    "tanh": "tanh",
 }
+
+# Fields that Hugging Face's classes do without: they change how a model is trained, or
+# a part that is kept beside the classes, and not what these compute.
+_BESIDE = {"mask_decoder_layers", "mask_decoder_shared", "detection_head"}
+_BESIDE |= {"boundary_slots", "summary", "init", "init_std", "scaled_out_init"}
+_BESIDE |= {"dropout_rate", "attention_dropout_rate", "inner_dropout_rate"}
+_BESIDE |= {"max_length", "sharing", "layer_groups"}
+
+
+def names_of(family: str) -> Names:
+    """Returns what a family's fields and tensors are called."""
+    return FAMILIES[family].HF
 
 
 # ---- config.json ----
@@ -43,7 +73,9 @@ ACTIVATIONS = {  # theirs to ours; ours is written as the first of its names
 
 def family_of(config_json: Mapping, where: object) -> str:
     """Returns the family that the `model_type` of a config.json names."""
-    known = {module.HF_MODEL_TYPE: name for name, module in FAMILIES.items()}
+    known: dict[str, str] = {}
+    for family in FAMILIES:
+        known.setdefault(names_of(family).model_type, family)
     model_type = config_json.get("model_type")
     if model_type is None:
         raise UserError(
@@ -62,65 +94,191 @@ def config_from_hf(
     config_json: Mapping, family: str, where: object, *, pooler: bool
 ) -> EncoderConfig:
     """Returns the encoder that a config.json describes."""
-    module = FAMILIES[family]
-    for field, value in module.HF_FIXED.items():
-        if config_json.get(field, value) != value:
-            raise UserError(
-                f"{where}: {field}={config_json[field]!r} is not supported; this "
-                f"encoder has {field}={value!r} only"
-            )
-    fields = {}
-    for theirs, ours, default in module.HF_FIELDS:
-        value = config_json.get(theirs, default)
-        kinds = (int, float) if isinstance(default, float) else (type(default),)
-        if not isinstance(value, kinds) or isinstance(value, bool):
-            raise UserError(
-                f"{where}: {theirs}={value!r} must be of the kind of {default!r}"
-            )
-        fields[ours] = type(default)(value)
-    if fields["activation"] not in ACTIVATIONS:
-        raise UserError(
-            f"{where}: hidden_act={fields['activation']!r} is not supported "
-            f"(supported: {', '.join(ACTIVATIONS)})"
-        )
-    fields["activation"] = ACTIVATIONS[fields["activation"]]
+    names = names_of(family)
     try:
-        return EncoderConfig(**fields, pooler=pooler)
+        for field, value in names.fixed.items():
+            if config_json.get(field, value) != value:
+                raise UserError(
+                    f"{field}={config_json[field]!r} is not supported; this encoder "
+                    f"has {field}={value!r} only"
+                )
+        fields = dict(names.structure)
+        for theirs, ours, default in names.fields:
+            value = _checked_field(theirs, config_json.get(theirs, default), default)
+            fields[ours] = _activation(theirs, value) if "activ" in ours else value
+        fields |= names.from_fields(config_json)
+        return EncoderConfig(**fields | {"pooler": pooler})
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
+    except TypeError as error:
+        raise UserError(
+            f"{where}: config.json has a field of the wrong kind"
+        ) from error
+
+
+def _checked_field(name: str, value: object, default: object) -> object:
+    """Returns `value` as the type of `default`, or refuses it."""
+    kinds = (int, float) if isinstance(default, float) else (type(default),)
+    is_bool = isinstance(value, bool) and bool not in kinds
+    if not isinstance(value, kinds) or is_bool:
+        raise UserError(f"{name}={value!r} must be of the kind of {default!r}")
+    return type(default)(value)  # pyright: ignore
+
+
+def _activation(name: str, value: object) -> str:
+    if value not in ACTIVATIONS:
+        raise UserError(
+            f"{name}={value!r} is not supported (supported: {', '.join(ACTIVATIONS)})"
+        )
+    return ACTIVATIONS[str(value)]
 
 
 def config_to_hf(
     config: EncoderConfig, family: str, head_names: tuple[str, ...]
 ) -> dict[str, object]:
-    """Returns the config.json of an encoder with these heads."""
-    module = FAMILIES[family]
-    fields = {theirs: getattr(config, ours) for theirs, ours, _ in module.HF_FIELDS}
-    written = {}
+    """Returns the config.json of an encoder with these heads.
+
+    A field that Hugging Face has no word for, and that would change what its classes
+    compute, is refused: they would load the weights and be wrong.
+    """
+    names = names_of(family)
+    written: dict[object, str] = {}
     for theirs, ours in ACTIVATIONS.items():
         written.setdefault(ours, theirs)
-    fields["hidden_act"] = written[config.activation]
-    return {
+    fields = {}
+    for theirs, ours, _ in names.fields:
+        value = getattr(config, ours)
+        if value is None and "activ" in ours:
+            value = config.activation
+        fields[theirs] = written[value] if "activ" in ours else value
+    config_json = {
         "architectures": [architecture(family, head_names)],
-        "model_type": module.HF_MODEL_TYPE,
+        "model_type": names.model_type,
         **fields,
-        **module.HF_FIXED,
+        **names.fixed,
+        **names.to_fields(config),
         "dtype": "float32",
     }
+    different = beside(config, family, config_json)
+    if wrong := sorted(set(different) - _BESIDE):
+        name = wrong[0]
+        raise UserError(
+            f"model.{name}={different[name]!r}: Hugging Face's {names.model_type} has "
+            "no such thing and would compute something else with these weights; use "
+            "--format=params"
+        )
+    return config_json
+
+
+def beside(
+    config: EncoderConfig, family: str, config_json: Mapping
+) -> dict[str, object]:
+    """Returns the fields that a config.json does not tell."""
+    told = config_from_hf(config_json, family, "export", pooler=config.pooler)
+    ours, theirs = dataclasses.asdict(config), dataclasses.asdict(told)
+    for fields in (ours, theirs):
+        fields["head_activation"] = fields["head_activation"] or fields["activation"]
+    return {name: value for name, value in ours.items() if theirs[name] != value}
 
 
 def architecture(family: str, head_names: tuple[str, ...]) -> str:
     """Returns the class of Hugging Face that holds just these heads."""
-    known = FAMILIES[family].HF_ARCHITECTURES
-    if head_names not in known:
-        raise UserError(
-            f"Hugging Face's {family} cannot hold the heads {', '.join(head_names)}; "
-            "use --format=params"
-        )
-    return known[head_names]
+    return names_of(family).architectures[held_heads(family, head_names)]
+
+
+def held_heads(family: str, head_names: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the most of these heads that one class of Hugging Face holds."""
+    known = names_of(family).architectures
+    fitting = [heads for heads in known if set(heads) <= set(head_names)]
+    return max(fitting, key=len)
 
 
 # ---- tensors ----
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How one tensor there is laid out in one or more leaves here.
+
+    Attributes:
+      shape: the shape there, of the shapes here.
+      join: the tensor there, of the leaves here.
+      split: the leaves here, of the tensor there and the shapes here.
+    """
+
+    shape: Callable[[list[tuple[int, ...]]], tuple[int, ...]]
+    join: Callable[[list[np.ndarray]], np.ndarray]
+    split: Callable[[np.ndarray, list[tuple[int, ...]]], list[np.ndarray]]
+
+
+def _reshaped(shape: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Layout:
+    return Layout(
+        shape=lambda shapes: shape(shapes[0]),
+        join=lambda leaves: leaves[0].reshape(shape(leaves[0].shape)),
+        split=lambda tensor, shapes: [tensor.reshape(shapes[0])],
+    )
+
+
+def _transposed(*axes: int) -> Layout:
+    """The axes there, as those here."""
+    back = tuple(np.argsort(axes))
+    return Layout(
+        shape=lambda shapes: tuple(shapes[0][axis] for axis in axes),
+        join=lambda leaves: leaves[0].transpose(axes),
+        split=lambda tensor, shapes: [tensor.transpose(back)],
+    )
+
+
+def _kernel(num_inputs: int, heads_first: bool = False) -> Layout:
+    """Kernels [*inputs, *outputs] here; [n outputs, inputs] there.
+
+    With `heads_first` the first axis of the outputs comes before that of the kernels.
+    """
+
+    def shape(shapes):
+        inputs, outputs = shapes[0][:num_inputs], shapes[0][num_inputs:]
+        return len(shapes) * math.prod(outputs), math.prod(inputs)
+
+    def join(leaves):
+        inputs = math.prod(leaves[0].shape[:num_inputs])
+        outputs = leaves[0].shape[num_inputs:]
+        stack = np.stack([leaf.reshape(inputs, *outputs) for leaf in leaves], axis=1)
+        if heads_first:
+            stack = np.swapaxes(stack, 1, 2)
+        return stack.reshape(inputs, -1).T
+
+    def split(tensor, shapes):
+        outputs, count = shapes[0][num_inputs:], len(shapes)
+        if heads_first:
+            stack = tensor.T.reshape(-1, outputs[0], count, *outputs[1:])
+            stack = np.swapaxes(stack, 1, 2)
+        else:
+            stack = tensor.T.reshape(-1, count, *outputs)
+        return [stack[:, n].reshape(shape) for n, shape in enumerate(shapes)]
+
+    return Layout(shape, join, split)
+
+
+_SAME = _reshaped(lambda shape: shape)
+_FLAT = _reshaped(lambda shape: (math.prod(shape),))
+_WEIGHT_AND_BIAS = ((".weight", "/kernel"), (".bias", "/bias"))
+_PARTS: dict[str, tuple[tuple[str, str, Layout], ...]] = {
+    "same": (("", "", _SAME),),
+    "flat": (("", "", _FLAT),),
+    "one_row": (("", "", _reshaped(lambda shape: (1, 1, *shape))),),
+    "width_last": (("", "", _transposed(2, 0, 1)),),
+    "norm": ((".weight", "/scale", _SAME), (".bias", "/bias", _SAME)),
+    "dense": ((".weight", "/kernel", _kernel(1)), (".bias", "/bias", _SAME)),
+    "convolution": (
+        (".weight", "/kernel", _transposed(2, 1, 0)),
+        (".bias", "/bias", _SAME),
+    ),
+    "to_heads": ((".weight", "/kernel", _kernel(1)), (".bias", "/bias", _FLAT)),
+    "from_heads": ((".weight", "/kernel", _kernel(2)), (".bias", "/bias", _SAME)),
+    "stacked": ((".weight", "/kernel", _kernel(1)),),
+    "stacked_heads": ((".weight", "/kernel", _kernel(1)),),
+    "heads_of_stacks": ((".weight", "/kernel", _kernel(1, heads_first=True)),),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,77 +287,94 @@ class Tensor:
 
     Attributes:
       name: the name there.
-      path: the path here, with slashes.
-      layer: which entry of the stack at `path` it is, or None for the whole.
-      num_inputs: how many leading dimensions of a kernel are inputs; 0 if no kernel.
+      paths: where its parts are here, with slashes.
+      entry: which entry of the stacks at `paths` it is, or None for the whole.
+      layout: how the parts make the tensor.
     """
 
     name: str
-    path: str
-    layer: int | None
-    num_inputs: int
+    paths: tuple[str, ...]
+    entry: int | None
+    layout: Layout
 
-    def shape_there(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns the shape there of a leaf with `shape` here."""
-        shape = shape if self.layer is None else shape[1:]
-        if self.num_inputs:
-            inputs, outputs = shape[: self.num_inputs], shape[self.num_inputs :]
-            return math.prod(outputs), math.prod(inputs)
-        # The biases of the heads lie flat there; tables stay as they are.
-        return (math.prod(shape),) if self.path.endswith("/bias") else shape
+    def _shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[int, ...]]:
+        skipped = 0 if self.entry is None else 1
+        return [shapes[path][skipped:] for path in self.paths]
 
-    def to_hf(self, leaf: np.ndarray) -> np.ndarray:
-        """Returns the tensor there of a leaf here."""
-        shape = self.shape_there(leaf.shape)
-        leaf = leaf if self.layer is None else leaf[self.layer]
-        return leaf.reshape(shape[::-1]).T if self.num_inputs else leaf.reshape(shape)
+    def shape_there(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+        """Returns the shape there, of the leaves' shapes here."""
+        return self.layout.shape(self._shapes(shapes))
 
-    def from_hf(self, tensor: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-        """Returns the leaf (or its layer) of `shape` here of a tensor there."""
-        tensor = tensor.T if self.num_inputs else tensor
-        return tensor.reshape(shape if self.layer is None else shape[1:])
+    def to_hf(self, leaves: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Returns the tensor there of the leaves here."""
+        whole = self.entry is None
+        parts = [
+            leaves[path] if whole else leaves[path][self.entry] for path in self.paths
+        ]
+        return self.layout.join(parts)
 
-
-_PARTS = {  # layout: (suffix there, suffix here, leading inputs of the kernel)
-    "same": (("", "", 0),),
-    "norm": ((".weight", "/scale", 0), (".bias", "/bias", 0)),
-    "dense": ((".weight", "/kernel", 1), (".bias", "/bias", 0)),
-    "to_heads": ((".weight", "/kernel", 1), (".bias", "/bias", 0)),
-    "from_heads": ((".weight", "/kernel", 2), (".bias", "/bias", 0)),
-}
+    def put(self, tensor: np.ndarray, leaves: Mapping[str, np.ndarray]) -> None:
+        """Writes a tensor there to its place in the leaves here."""
+        shapes = self._shapes({path: leaves[path].shape for path in self.paths})
+        parts = self.layout.split(tensor, shapes)
+        for path, part in zip(self.paths, parts, strict=True):
+            leaves[path][... if self.entry is None else self.entry] = part
 
 
-def expand_rows(family: str, num_layers: int) -> Iterator[Tensor]:
-    """Yields every tensor that the family's rows stand for."""
-    for name, path, layout in FAMILIES[family].HF_ROWS:
-        for there, here, num_inputs in _PARTS[layout]:
-            if "{i}" not in name:
-                yield Tensor(name + there, path + here, None, num_inputs)
+def expand_rows(
+    family: str, config: EncoderConfig, shapes: Mapping[str, tuple[int, ...]]
+) -> Iterator[Tensor]:
+    """Yields every tensor that the family's rows stand for in a model."""
+    for name, paths, layout in names_of(family).rows:
+        for there, here, kind in _PARTS[layout]:
+            places = tuple(path + here for path in paths.split())
+            if places[0] not in shapes:
                 continue
-            for i in range(num_layers):
-                yield Tensor(name.format(i=i) + there, path + here, i, num_inputs)
+            if "{" not in name:
+                yield Tensor(name + there, places, None, kind)
+                continue
+            # A stack that is shorter than the layers are many lacks the first ones.
+            entries = shapes[places[0]][0]
+            missing = config.num_layers - entries
+            for entry in range(entries):
+                group, inner = divmod(entry, config.inner_layers)
+                layer = name.format(i=entry + missing, group=group, inner=inner)
+                yield Tensor(layer + there, places, entry, kind)
 
 
 def params_to_hf(
-    params: Mapping, family: str, num_layers: int
+    params: Mapping, family: str, config: EncoderConfig
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Returns a tree of parameters, or of their gradients, under the names there.
+
+    The second dictionary holds the leaves that have no name there.
+    """
+    leaves = {path: np.asarray(leaf) for path, leaf in leaves_of(params).items()}
+    leaves = _unshared(leaves, config)
+    rows = list(expand_rows(family, config, {p: x.shape for p, x in leaves.items()}))
+    named = {path for row in rows for path in row.paths}
+    homeless = {path: leaf for path, leaf in leaves.items() if path not in named}
+    return {row.name: row.to_hf(leaves) for row in rows}, homeless
+
+
+def _unshared(
+    leaves: dict[str, np.ndarray], config: EncoderConfig
 ) -> dict[str, np.ndarray]:
-    """Returns a tree of parameters (or of their gradients) under the names there."""
-    leaves = leaves_of(params)
-    rows = [row for row in expand_rows(family, num_layers) if row.path in leaves]
-    homeless = sorted(set(leaves) - {row.path for row in rows})
-    if homeless:
-        raise UserError(
-            f"Hugging Face's {family} cannot hold {', '.join(homeless)}; use "
-            "--format=params"
-        )
-    return {row.name: row.to_hf(np.asarray(leaves[row.path])) for row in rows}
+    """Returns a copy for each layer, where layers share a part and not the whole."""
+    if config.sharing not in ("attention", "ffn"):
+        return leaves
+    copied = dict(leaves)
+    for path, leaf in leaves.items():
+        if path.startswith("encoder/layers/"):
+            copied[path] = leaf[weights_of(config, path.split("/")[2])]
+    return copied
 
 
 def without_prefix(
     tensors: Mapping[str, np.ndarray], family: str
 ) -> dict[str, np.ndarray]:
     """Returns the tensors under the names of the model without heads."""
-    prefix = FAMILIES[family].HF_PREFIX
+    prefix = names_of(family).prefix
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
 
 
@@ -212,87 +387,85 @@ def params_from_hf(
     and a line for whatever the folder holds and nothing here can use.
     """
     family = family_of(config_json, where)
-    module = FAMILIES[family]
-    tensors = _modern_names(tensors, module, where)
-    head_names = tuple(name for name in HEADS if _holds(module, tensors, name))
-    pooler = _holds(module, tensors, "pooler")
+    names = names_of(family)
+    tensors = _modern_names(tensors, names, where)
+    head_names = tuple(name for name in HEADS if _holds(names, tensors, name))
+    pooler = _holds(names, tensors, "pooler")
     pooler |= any(HEADS[name] is PairHead for name in head_names)
     config = config_from_hf(config_json, family, where, pooler=pooler)
     shapes = leaf_shapes(config, head_names)
-    leaves, used = {}, set()
-    for row in expand_rows(family, config.num_layers):
-        if row.path not in shapes:
-            continue
-        shape = shapes[row.path]
-        tensor = _checked(tensors, row, row.shape_there(shape), where)
+    leaves = {path: np.empty(shape, np.float32) for path, shape in shapes.items()}
+    used = set()
+    for row in expand_rows(family, config, shapes):
+        row.put(_checked(tensors, row.name, row.shape_there(shapes), where), leaves)
         used.add(row.name)
-        if row.layer is None:
-            leaves[row.path] = np.ascontiguousarray(row.from_hf(tensor, shape))
-        else:
-            stack = leaves.setdefault(row.path, np.empty(shape, np.float32))
-            stack[row.layer] = row.from_hf(tensor, shape)
     unused = sorted(set(tensors) - used)
     report = (f"{where}: not used: {', '.join(unused)}",) if unused else ()
     return family, config, head_names, tree_of(leaves), report
 
 
 def leaf_shapes(
-    config: EncoderConfig, head_names: tuple[str, ...]
+    config: EncoderConfig,
+    head_names: tuple[str, ...],
+    generator: Generator | None = None,
 ) -> dict[str, tuple[int, ...]]:
     """Returns the path and shape of every parameter of a model."""
-    model = EncoderModel(config, head_names)
+    model = EncoderModel(config, head_names, with_generator=generator)
     tree = jax.eval_shape(lambda key: init_params(model, key), jax.random.key(0))
     return {path: leaf.shape for path, leaf in leaves_of(tree).items()}
 
 
-def _holds(module: ModuleType, tensors: Mapping[str, np.ndarray], part: str) -> bool:
+def _holds(names: Names, tensors: Mapping[str, np.ndarray], part: str) -> bool:
     """Returns whether anything of a head, or of the pooler, is there."""
-    rows = [name for name, path, _ in module.HF_ROWS if part in path.split("/")]
+    rows = [name for name, path, _ in names.rows if part in path.split("/")]
     return any(name.startswith(row) for name in tensors for row in rows)
 
 
 def _checked(
-    tensors: Mapping[str, np.ndarray], row: Tensor, shape: tuple, where: object
+    tensors: Mapping[str, np.ndarray], name: str, shape: tuple, where: object
 ) -> np.ndarray:
-    if row.name not in tensors:
+    if name not in tensors:
         raise UserError(
-            f"{where}: tensor {row.name} is missing; config.json asks for it with "
+            f"{where}: tensor {name} is missing; config.json asks for it with "
             f"shape {list(shape)}: the weights are not whole or of another model"
         )
-    tensor = tensors[row.name]
+    tensor = tensors[name]
     if tensor.shape != shape:
         raise UserError(
-            f"{where}: tensor {row.name} has shape {list(tensor.shape)}, config.json "
+            f"{where}: tensor {name} has shape {list(tensor.shape)}, config.json "
             f"asks for {list(shape)}: the weights belong to another model"
         )
     return tensor
 
 
 def _modern_names(
-    tensors: Mapping[str, np.ndarray], module: ModuleType, where: object
+    tensors: Mapping[str, np.ndarray], names: Names, where: object
 ) -> dict[str, np.ndarray]:
     """Returns the tensors under the names that the rows use.
 
     Older files call a norm's tensors gamma and beta, keep the numbers of the positions
-    as a tensor, and hold tied tensors twice; BertModel leaves the prefix away.
+    as a tensor, and hold tied tensors twice; models without heads have no prefix.
     """
     starts = tuple(
-        row.removeprefix(module.HF_PREFIX).split(".")[0]
-        for row, _, _ in module.HF_ROWS
-        if row.startswith(module.HF_PREFIX)
+        row.removeprefix(names.prefix).split(".")[0]
+        for row, _, _ in names.rows
+        if row.startswith(names.prefix)
     )
     modern = {}
     for name, tensor in tensors.items():
         if name.endswith("position_ids"):
             continue
         if name.split(".")[0] in starts:
-            name = module.HF_PREFIX + name
-        if name.endswith("LayerNorm.gamma"):
+            name = names.prefix + name
+        for other, ours in names.aliases.items():
+            if name.startswith(other):
+                name = ours + name.removeprefix(other)
+        if name.endswith(".gamma"):
             name = name.removesuffix("gamma") + "weight"
-        if name.endswith("LayerNorm.beta"):
+        if name.endswith(".beta"):
             name = name.removesuffix("beta") + "bias"
         modern[name] = tensor
-    for second, first in module.HF_TIED.items():
+    for second, first in names.tied.items():
         tensor = modern.pop(second, None)
         if tensor is None:
             continue

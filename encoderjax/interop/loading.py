@@ -12,12 +12,21 @@ from encoderjax.command import did_you_mean
 from encoderjax.data.tokenizers import Tokenizer, load_tokenizer
 from encoderjax.errors import UserError
 from encoderjax.interop import weights
-from encoderjax.interop.huggingface import leaf_shapes, params_from_hf
-from encoderjax.models.encoder import EncoderConfig
+from encoderjax.interop.huggingface import leaf_shapes, names_of, params_from_hf
+from encoderjax.models.config import EncoderConfig
 from encoderjax.models.families import FAMILIES
-from encoderjax.models.heads import HEADS, EncoderModel, PairHead, init_params
+from encoderjax.models.heads import (
+    HEADS,
+    EncoderModel,
+    Generator,
+    PairHead,
+    init_params,
+)
 
 PARAMS, PARAMS_INDEX = "params.safetensors", "params.json"
+# Beside Hugging Face's files: what its classes have no place for.
+EXTRA, EXTRA_INDEX = "encoderjax.safetensors", "encoderjax.json"
+_TABLES = ("token_embed", "segment_embed", "position_embed", "embed_norm")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,6 +43,7 @@ class LoadedModel:
       step: the step of a workdir's checkpoint.
       report: a line for whatever was missing and made anew, or left unused.
       run: the config.json of a workdir.
+      generator: of a model that was trained with one, under `generator` in `params`.
     """
 
     family: str
@@ -45,6 +55,29 @@ class LoadedModel:
     step: int | None = None
     report: tuple[str, ...] = ()
     run: dict | None = None
+    generator: Generator | None = None
+
+    def part(self, name: str) -> "LoadedModel":
+        """Returns the `discriminator`, or the `generator` that it was trained with."""
+        if name == "discriminator" or self.generator is None:
+            if name == "generator":
+                raise UserError(
+                    f"part='generator': {self.source} was not trained with one"
+                )
+            params = {k: v for k, v in self.params.items() if k != "generator"}
+            return dataclasses.replace(self, params=params, generator=None)
+        params = dict(self.params["generator"])
+        if self.generator.share_embeddings:
+            tables = self.params["encoder"]
+            shared = {name: tables[name] for name in _TABLES if name in tables}
+            params["encoder"] = shared | params["encoder"]
+        return dataclasses.replace(
+            self,
+            config=self.generator.config,
+            params=params,
+            head_names=("mlm",),
+            generator=None,
+        )
 
     def need_tokenizer(self) -> Tokenizer:
         """Returns the tokenizer, for whom nothing works without."""
@@ -148,6 +181,10 @@ def _read_huggingface(path: Path) -> LoadedModel:
     family, config, head_names, params, report = params_from_hf(
         _description(path), weights.read_tensors(path), path
     )
+    if (path / EXTRA_INDEX).is_file():
+        family, config, head_names, params = _with_extra(
+            path, family, config, head_names, params
+        )
     return LoadedModel(
         family=family,
         config=config,
@@ -159,17 +196,45 @@ def _read_huggingface(path: Path) -> LoadedModel:
     )
 
 
+def _with_extra(
+    path: Path,
+    family: str,
+    config: EncoderConfig,
+    head_names: tuple[str, ...],
+    params: dict,
+) -> tuple[str, EncoderConfig, tuple[str, ...], dict]:
+    """Adds what `export` kept beside Hugging Face's files."""
+    where = path / EXTRA_INDEX
+    index = weights.read_json(where)
+    told = dataclasses.asdict(config) | {"family": index.get("family", family)}
+    family_told, config = _described(told | dict(index.get("model", {})), where)
+    if names_of(family_told).model_type != names_of(family).model_type:
+        raise UserError(
+            f"{where}: family={family_told!r} is no {names_of(family).model_type}, "
+            "which config.json names; the files belong to different models"
+        )
+    extra_heads = _known_heads(index.get("heads", ()), where)
+    head_names = tuple(n for n in HEADS if n in head_names or n in extra_heads)
+    leaves = weights.leaves_of(params)
+    if (path / EXTRA).is_file():
+        leaves |= weights.read_safetensors(path / EXTRA)
+    fitting = _fitting(weights.tree_of(leaves), config, head_names, None, path)
+    return family_told, config, head_names, fitting
+
+
 def _read_workdir(path: Path, run: dict, step: int | None) -> LoadedModel:
     # Orbax takes a second to import, and no other folder needs it.
     from encoderjax.training.checkpoint import restore_params
 
     family, config = _described(run["model"], path / "config.json")
     head_names = _known_heads(run.get("heads", ()), path / "config.json")
+    generator = _described_generator(run.get("generator"), path / "config.json")
     params, step = restore_params(path, step)
     return LoadedModel(
         family=family,
         config=config,
-        params=_fitting(params, config, head_names, path),
+        params=_fitting(params, config, head_names, generator, path),
+        generator=generator,
         head_names=head_names,
         tokenizer=_tokenizer(path / "tokenizer", config),
         source=path,
@@ -182,11 +247,13 @@ def _read_exported(path: Path) -> LoadedModel:
     index = weights.read_json(path / PARAMS_INDEX)
     family, config = _described(index.get("model", {}), path / PARAMS_INDEX)
     head_names = _known_heads(index.get("heads", ()), path / PARAMS_INDEX)
+    generator = _described_generator(index.get("generator"), path / PARAMS_INDEX)
     params = weights.tree_of(weights.read_safetensors(path / PARAMS))
     return LoadedModel(
         family=family,
         config=config,
-        params=_fitting(params, config, head_names, path),
+        params=_fitting(params, config, head_names, generator, path),
+        generator=generator,
         head_names=head_names,
         tokenizer=_tokenizer(path, config),
         source=path,
@@ -214,6 +281,15 @@ def _described(model: Mapping, where: Path) -> tuple[str, EncoderConfig]:
         raise UserError(f"{where}: the model group is not whole: {error}") from error
 
 
+def _described_generator(fields: Mapping | None, where: Path) -> Generator | None:
+    if fields is None:
+        return None
+    try:
+        return Generator(**fields)
+    except TypeError as error:
+        raise UserError(f"{where}: the generator is not whole: {error}") from error
+
+
 def _known_heads(names: object, where: Path) -> tuple[str, ...]:
     names = tuple(names) if isinstance(names, list | tuple) else (names,)
     for name in names:
@@ -225,11 +301,15 @@ def _known_heads(names: object, where: Path) -> tuple[str, ...]:
 
 
 def _fitting(
-    params: Mapping, config: EncoderConfig, head_names: tuple[str, ...], where: Path
+    params: Mapping,
+    config: EncoderConfig,
+    head_names: tuple[str, ...],
+    generator: Generator | None,
+    where: Path,
 ) -> dict:
     """Returns `params` as float32, after a look at every name and shape."""
     leaves = weights.leaves_of(params)
-    shapes = leaf_shapes(config, head_names)
+    shapes = leaf_shapes(config, head_names, generator)
     for path in sorted(set(leaves) | set(shapes)):
         found = list(leaves[path].shape) if path in leaves else "missing"
         wanted = list(shapes[path]) if path in shapes else "none"
@@ -263,7 +343,8 @@ def _complete(
     if not new:
         return loaded
     head_names = tuple(n for n in HEADS if n in new or n in loaded.head_names)
-    needs_pooler = any(HEADS[name] is PairHead for name in new)
+    pooled = loaded.config.pair_head == "pooled"
+    needs_pooler = pooled and any(HEADS[name] is PairHead for name in new)
     new_pooler = needs_pooler and not loaded.config.pooler
     config = dataclasses.replace(
         loaded.config, pooler=loaded.config.pooler or needs_pooler
@@ -277,7 +358,7 @@ def _complete(
 
     # Compiled, because the compiler then leaves out what is not returned.
     made = jax.tree.map(np.asarray, jax.jit(new_parts)(jax.random.key(seed)))
-    params = {
+    params = loaded.params | {
         "encoder": loaded.params["encoder"] | made["encoder"],
         "heads": loaded.params.get("heads", {}) | made["heads"],
     }

@@ -1,14 +1,47 @@
-"""Attention: one function, with the choice of kernel inside.
+"""Attention: one function, with the choice of kernel inside, and BERT's module.
 
-Shapes: B batch, L queries, M keys, H heads, K per-head size.
+Shapes: B batch, L queries, M keys, H heads, K per-head size, D width; W blocks of C
+queries and T keys of a local layer.
 """
 
+from typing import Any
+
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
+from flax import struct
 
+from encoderjax.models.config import EncoderConfig
 from encoderjax.models.dropout import DropoutKey, drop
+from encoderjax.models.layers import ATTENTION_SITE, Table
+from encoderjax.models.relative import distances, query_scores
 
-_ATTENTION_SITE = 0
+Rotation = tuple[jax.Array, jax.Array]  # cosines and sines, [L, K / 2]
+
+
+@struct.dataclass
+class Context:
+    """What every layer is told beside the states.
+
+    Attributes:
+      mask_BM: which keys are real; None = all.
+      visible: bool, broadcasts against [B, H, L, M]: which key a query may look at,
+        `mask_BM` included; None = all.
+      places_BP: where the queries are, if they are chosen ones.
+      rotations: of layers that see everything, and of local ones.
+      table: by distance or by bucket of distances, for relative positions.
+      same_segment: bool [B, L, M].
+      reversed_B: bool, which rows take the second of two tables, [2, ...].
+    """
+
+    mask_BM: jax.Array | None = None
+    visible: jax.Array | None = None
+    places_BP: jax.Array | None = None
+    rotations: tuple[Rotation, Rotation] | None = None
+    table: jax.Array | None = None
+    same_segment: jax.Array | None = None
+    reversed_B: jax.Array | None = None
 
 
 def attend(
@@ -17,21 +50,204 @@ def attend(
     v_BMHK: jax.Array,
     *,
     visible: jax.Array | None,
+    scale: float | None = None,
+    bias_BHLM: jax.Array | None = None,
     dropout_rate: float = 0.0,
     dropout: DropoutKey | None = None,
 ) -> jax.Array:
-    """Returns softmax(q k / sqrt(K)) v as [B, L, H, K].
+    """Returns softmax(scale q k + bias) v as [B, L, H, K].
 
     `visible` is boolean and broadcasts against [B, H, L, M]; True = may look. A
-    query that may look at nothing gets the mean of all values, never a NaN.
+    query that may look at nothing gets 0, never a NaN. `scale` is 1 / sqrt(K) unless
+    given.
     """
-    scale = q_BLHK.shape[-1] ** -0.5
+    scale = q_BLHK.shape[-1] ** -0.5 if scale is None else scale
     scores_BHLM = jnp.einsum(
         "blhk,bmhk->bhlm", q_BLHK * scale, k_BMHK, preferred_element_type=jnp.float32
     )
-    if visible is not None:
-        lowest = jnp.finfo(jnp.float32).min
-        scores_BHLM = jnp.where(visible, scores_BHLM, lowest)
-    weights_BHLM = jax.nn.softmax(scores_BHLM, axis=-1).astype(v_BMHK.dtype)
-    weights_BHLM = drop(weights_BHLM, dropout_rate, dropout, _ATTENTION_SITE)
+    if bias_BHLM is not None:
+        scores_BHLM += bias_BHLM
+    weights_BHLM = _softmax(scores_BHLM, visible).astype(v_BMHK.dtype)
+    weights_BHLM = drop(weights_BHLM, dropout_rate, dropout, ATTENTION_SITE)
     return jnp.einsum("bhlm,bmhk->blhk", weights_BHLM, v_BMHK)
+
+
+def attend_locally(
+    q_BLHK: jax.Array,
+    k_BLHK: jax.Array,
+    v_BLHK: jax.Array,
+    *,
+    mask_BL: jax.Array | None,
+    window: int,
+    dropout_rate: float = 0.0,
+    dropout: DropoutKey | None = None,
+) -> jax.Array:
+    """Returns attention to the keys at most window // 2 places away.
+
+    In blocks of `window` queries, each with half a window of keys on either side: the
+    cost is length x window.
+    """
+    length, half = q_BLHK.shape[1], window // 2
+    if length <= 2 * window or half == 0:
+        place = np.arange(length)
+        visible = jnp.asarray(np.abs(place[:, None] - place) <= half)[None, None]
+        if mask_BL is not None:
+            visible = visible & mask_BL[:, None, None, :]
+        return attend(
+            q_BLHK,
+            k_BLHK,
+            v_BLHK,
+            visible=visible,
+            dropout_rate=dropout_rate,
+            dropout=dropout,
+        )
+    size = 2 * half  # queries of a block
+    blocks = -(-length // size)
+    real_BL = jnp.ones(q_BLHK.shape[:2], bool) if mask_BL is None else mask_BL
+    q_BWCHK = _padded(q_BLHK, 0, blocks * size - length).reshape(
+        q_BLHK.shape[0], blocks, size, *q_BLHK.shape[2:]
+    )
+    k_BWTHK, v_BWTHK, real_BWT = (
+        _overlapping(_padded(x, half, (blocks + 1) * size - length - half), half)
+        for x in (k_BLHK, v_BLHK, real_BL)
+    )
+    offset = np.arange(2 * size) - half - np.arange(size)[:, None]  # key - query
+    near_CT = jnp.asarray(np.abs(offset) <= half)
+    scores = jnp.einsum(
+        "bwchk,bwthk->bwhct",
+        q_BWCHK * q_BLHK.shape[-1] ** -0.5,
+        k_BWTHK,
+        preferred_element_type=jnp.float32,
+    )
+    visible = near_CT & real_BWT[:, :, None, None, :]
+    weights = _softmax(scores, visible).astype(v_BLHK.dtype)
+    weights = drop(weights, dropout_rate, dropout, ATTENTION_SITE)
+    mixed = jnp.einsum("bwhct,bwthk->bwchk", weights, v_BWTHK)
+    return mixed.reshape(q_BLHK.shape[0], -1, *q_BLHK.shape[2:])[:, :length]
+
+
+def _softmax(scores: jax.Array, visible: jax.Array | None) -> jax.Array:
+    """Returns weights over the visible keys, which are the last axis."""
+    if visible is None:
+        return jax.nn.softmax(scores, axis=-1)
+    scores = jnp.where(visible, scores, jnp.finfo(scores.dtype).min)
+    # Where nothing is visible all scores are alike: their weights are taken away.
+    return jnp.where(visible, jax.nn.softmax(scores, axis=-1), 0.0)
+
+
+def _padded(x: jax.Array, before: int, after: int) -> jax.Array:
+    return jnp.pad(x, ((0, 0), (before, after), *((0, 0),) * (x.ndim - 2)))
+
+
+def _overlapping(x: jax.Array, half: int) -> jax.Array:
+    """Returns [B, W, 4 half, ...]: for each block also half a block on either side."""
+    halves = x.reshape(x.shape[0], -1, half, *x.shape[2:])
+    count = halves.shape[1] - 3
+    parts = [halves[:, part : part + count : 2] for part in range(4)]
+    return jnp.concatenate(parts, axis=2)
+
+
+def rotation(length: int, head_width: int, theta: float) -> Rotation:
+    """Returns the cosines and sines of positions 0, 1, ..."""
+    exponent = np.arange(0, head_width, 2, dtype=np.float32) / np.float32(head_width)
+    frequency = np.float32(1.0) / np.power(np.float32(theta), exponent)
+    angle = np.arange(length, dtype=np.float32)[:, None] * frequency
+    return jnp.asarray(np.cos(angle)), jnp.asarray(np.sin(angle))
+
+
+def rotate(x_BLHK: jax.Array, by: Rotation) -> jax.Array:
+    """Turns column i and column i + K / 2 of each head by the angle of their place."""
+    cosine, sine = (table[:, None, :] for table in by)
+    first, second = jnp.split(x_BLHK.astype(jnp.float32), 2, axis=-1)
+    turned = (first * cosine - second * sine, second * cosine + first * sine)
+    return jnp.concatenate(turned, axis=-1).astype(x_BLHK.dtype)
+
+
+def to_heads(
+    config: EncoderConfig, dtype: Any, name: str, use_bias: bool = True
+) -> nn.DenseGeneral:
+    """Returns a projection to [..., H, K]."""
+    return nn.DenseGeneral(
+        (config.num_heads, config.head_width),
+        use_bias=use_bias,
+        dtype=dtype,
+        kernel_init=config.initializer,
+        name=name,
+    )
+
+
+def from_heads(
+    config: EncoderConfig, dtype: Any, name: str, use_bias: bool = True
+) -> nn.DenseGeneral:
+    """Returns a projection from [..., H, K] to [..., D]."""
+    return nn.DenseGeneral(
+        config.width,
+        axis=(-2, -1),
+        use_bias=use_bias,
+        dtype=dtype,
+        kernel_init=config.out_initializer,
+        name=name,
+    )
+
+
+class Attention(nn.Module):
+    """Multi-head attention with its output projection."""
+
+    config: EncoderConfig
+    dtype: Any
+    local: bool = False
+
+    @nn.compact
+    def __call__(
+        self,
+        x_BLD: jax.Array,
+        source_BMD: jax.Array,
+        context: Context,
+        dropout: DropoutKey | None,
+    ) -> jax.Array:
+        """Returns [B, L, D]: what the queries `x_BLD` find in `source_BMD`."""
+        c = self.config
+        q_BLHK = to_heads(c, self.dtype, "query", c.use_bias)(x_BLD)
+        key_bias = c.use_bias and c.key_bias
+        k_BMHK = to_heads(c, self.dtype, "key", key_bias)(source_BMD)
+        v_BMHK = to_heads(c, self.dtype, "value", c.use_bias)(source_BMD)
+        if context.rotations is not None:
+            by = context.rotations[self.local]
+            q_BLHK, k_BMHK = rotate(q_BLHK, by), rotate(k_BMHK, by)
+        rate = c.attention_dropout_rate
+        if self.local:
+            assert c.window is not None
+            mixed_BLHK = attend_locally(
+                q_BLHK,
+                k_BMHK,
+                v_BMHK,
+                mask_BL=context.mask_BM,
+                window=c.window,
+                dropout_rate=rate,
+                dropout=dropout,
+            )
+        else:
+            mixed_BLHK = attend(
+                q_BLHK,
+                k_BMHK,
+                v_BMHK,
+                visible=context.visible,
+                bias_BHLM=self._distance_scores(q_BLHK, k_BMHK, context),
+                dropout_rate=rate,
+                dropout=dropout,
+            )
+        return from_heads(c, self.dtype, "out", c.use_bias)(mixed_BLHK)
+
+    def _distance_scores(self, q_BLHK, k_BMHK, context: Context) -> jax.Array | None:
+        """Returns q . e[distance], where positions are relative keys."""
+        c = self.config
+        if c.positions != "relative_key":
+            return None
+        keys = k_BMHK.shape[1]
+        table = Table(c, 2 * c.max_length - 1, c.head_width, name="distance_embed")
+        rows_RK = table(jnp.asarray(distances(keys, keys) + c.max_length - 1))
+        rows_RHK = jnp.broadcast_to(
+            rows_RK[:, None].astype(self.dtype), (len(rows_RK), *q_BLHK.shape[2:])
+        )
+        scores = query_scores(q_BLHK, rows_RHK, keys, context.places_BP)
+        return scores * c.head_width**-0.5

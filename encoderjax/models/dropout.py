@@ -51,6 +51,10 @@ class DropoutKey:
         key = mix(mix(self.key + np.uint32(_GOLDEN)) ^ word)
         return dataclasses.replace(self, key=key)
 
+    def for_all_rows(self) -> "DropoutKey":
+        """Returns the key of something that the rows of a batch share, as [1, ...]."""
+        return dataclasses.replace(self, rows_B=jnp.zeros((1,), jnp.uint32))
+
 
 def drop(x: jax.Array, rate: float, dropout: DropoutKey | None, site: int) -> jax.Array:
     """Zeroes elements of x [B, ..., C] at `rate`, and scales the others up.

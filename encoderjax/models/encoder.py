@@ -1,99 +1,41 @@
 """The encoder of the BERT line.
 
 One skeleton with a few closed slots; a family is a preset of `EncoderConfig`. Layers
-are stacked and scanned, so the parameter tree has one shape (a leading layer axis
-under `layers/`) and compiling does not slow down with depth.
+are stacked and scanned (`stack.py`), so the parameter tree has one shape (a leading
+layer axis under `layers/`) and compiling does not slow down with depth.
 
-Shapes: B batch, L length, D width, H heads, K per-head size, F feed-forward width,
-V vocabulary, N layers.
+Shapes: B batch, L length, D width, E width of the tables, P places, N layers.
 """
 
-import dataclasses
-import functools
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jax.sharding import PartitionSpec
 
-from encoderjax.errors import UserError
-from encoderjax.models.attention import attend
+from encoderjax.models.attention import Context, rotation
+from encoderjax.models.config import EncoderConfig
+from encoderjax.models.disentangled import Convolution, table_span
 from encoderjax.models.dropout import DropoutKey, drop
-
-_UNROLLED_LAYERS = 4
-_ATTENTION_OUT_SITE, _MLP_OUT_SITE, _EMBED_SITE = 1, 2, 3
-
-
-def _exact_gelu(x: jax.Array) -> jax.Array:
-    """x times the normal distribution function, by erf as in PyTorch.
-
-    `jax.nn.gelu` takes erfc, which is several times the arithmetic.
-    """
-    return x * (0.5 + 0.5 * jax.lax.erf(x * 0.5**0.5))
-
-
-ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
-    "gelu": _exact_gelu,
-    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
-}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EncoderConfig:
-    """Sizes and slots of an encoder. The defaults are BERT's.
-
-    Attributes:
-      vocab_size: rows of the token table; at least the tokenizer's vocabulary.
-      max_length: rows of the position table.
-      num_segments: rows of the segment table.
-      activation: `gelu` is the exact (erf) form that PyTorch weights are used with,
-        `gelu_tanh` the approximation that google-bert trained with.
-      init: a normal distribution, cut off at two standard deviations or not.
-      pooler: whether there is a dense tanh layer over the first token.
-    """
-
-    vocab_size: int
-    num_layers: int
-    width: int
-    num_heads: int
-    mlp_width: int
-    max_length: int = 512
-    num_segments: int = 2
-    activation: Literal["gelu", "gelu_tanh"] = "gelu"
-    dropout_rate: float = 0.1
-    attention_dropout_rate: float = 0.1
-    norm_eps: float = 1e-12
-    init: Literal["truncated_normal", "normal"] = "truncated_normal"
-    init_std: float = 0.02
-    pooler: bool = True
-
-    def __post_init__(self):
-        sizes = (
-            "vocab_size num_layers width num_heads mlp_width max_length num_segments"
-        )
-        for name in sizes.split():
-            if getattr(self, name) < 1:
-                raise UserError(
-                    f"model.{name}={getattr(self, name)} must be at least 1"
-                )
-        if self.width % self.num_heads:
-            raise UserError(
-                f"model.width={self.width} is not divisible by model.num_heads="
-                f"{self.num_heads}: each head needs width / num_heads columns"
-            )
-        for name in ("dropout_rate", "attention_dropout_rate"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise UserError(f"model.{name}={getattr(self, name)} must be in [0, 1)")
-
-    @property
-    def initializer(self) -> jax.nn.initializers.Initializer:
-        """What kernels and tables are drawn from; biases start at 0."""
-        if self.init == "normal":
-            return jax.nn.initializers.normal(self.init_std)
-        return jax.nn.initializers.truncated_normal(self.init_std)
+from encoderjax.models.layers import (
+    EMBED_SITE,
+    OUT_SITE,
+    QUERY_SITE,
+    TABLE_SITE,
+    Table,
+    dense,
+    norm,
+    shard_rows,
+)
+from encoderjax.models.stack import Stack, apply_block, init_stack
+from encoderjax.models.two_stream import (
+    Streams,
+    next_memory,
+    sinusoids,
+    stream_contexts,
+    with_memory,
+)
 
 
 @struct.dataclass
@@ -104,125 +46,28 @@ class Outputs:
       hidden: [B, L, D] of the last layer.
       pooled: [B, D], or None without a pooler.
       layers: [N + 1, B, L, D] on request: the embeddings, then every layer.
+      query: [B, P, D] of the query stream, where there are two.
+      memory: [N, B, M, D] for the next segment, where one is carried.
+      decoding: what the mask decoder needs, where there is one.
       logits: of the head that the model was loaded with, or None.
     """
 
     hidden: jax.Array
     pooled: jax.Array | None = None
     layers: jax.Array | None = None
+    query: jax.Array | None = None
+    memory: jax.Array | None = None
+    decoding: "Decoding | None" = None
     logits: jax.Array | None = None
 
 
-def constrain(x: jax.Array, *axes: str | tuple[str, ...] | None) -> jax.Array:
-    """States how x is split over the mesh; without a mesh, returns x."""
-    if jax.sharding.get_abstract_mesh().empty:
-        return x
-    return jax.lax.with_sharding_constraint(x, PartitionSpec(*axes))
+@struct.dataclass
+class Decoding:
+    """What the enhanced mask decoder needs: states to look at, and how."""
 
-
-def shard_rows(x: jax.Array) -> jax.Array:
-    """Keeps the batch axis split over the mesh.
-
-    The compiler would otherwise follow the sharding of the embedding table and
-    lose that of the batch.
-    """
-    return constrain(x, ("data", "fsdp"))
-
-
-class Table(nn.Module):
-    """An embedding table [size, D]; `split` is the mesh axis of its rows."""
-
-    config: EncoderConfig
-    size: int
-    split: str | None = None
-
-    def setup(self):
-        """Makes the table here, because the MLM head is tied to it."""
-        c = self.config
-        self.embedding = self.param("embedding", c.initializer, (self.size, c.width))
-
-    def __call__(self, ids: jax.Array) -> jax.Array:
-        """Returns the rows of `ids`, [..., D]."""
-        # Gathering the columns first costs one table; a lookup in split columns
-        # would have the compiler gather the activations of the whole batch.
-        return jnp.take(constrain(self.embedding, self.split), ids, axis=0)
-
-
-def dense(config: EncoderConfig, dtype: Any, features: int, **kwargs) -> nn.Dense:
-    """Returns a dense layer, initialised as the config says."""
-    return nn.Dense(features, dtype=dtype, kernel_init=config.initializer, **kwargs)
-
-
-def norm(config: EncoderConfig, dtype: Any, **kwargs) -> nn.LayerNorm:
-    """Returns a layer norm; its statistics are always taken in float32."""
-    return nn.LayerNorm(
-        epsilon=config.norm_eps, dtype=dtype, use_fast_variance=False, **kwargs
-    )
-
-
-class Attention(nn.Module):
-    """Multi-head self-attention with its output projection."""
-
-    config: EncoderConfig
-    dtype: Any
-
-    @nn.compact
-    def __call__(self, x_BLD, visible, dropout: DropoutKey | None) -> jax.Array:
-        """Returns [B, L, D]."""
-        c = self.config
-        project = functools.partial(
-            nn.DenseGeneral, dtype=self.dtype, kernel_init=c.initializer
-        )
-        heads = (c.num_heads, c.width // c.num_heads)
-        q_BLHK = project(heads, name="query")(x_BLD)
-        k_BLHK = project(heads, name="key")(x_BLD)
-        v_BLHK = project(heads, name="value")(x_BLD)
-        mixed_BLHK = attend(
-            q_BLHK,
-            k_BLHK,
-            v_BLHK,
-            visible=visible,
-            dropout_rate=c.attention_dropout_rate,
-            dropout=dropout,
-        )
-        return project(c.width, axis=(-2, -1), name="out")(mixed_BLHK)
-
-
-class Mlp(nn.Module):
-    """The feed-forward block."""
-
-    config: EncoderConfig
-    dtype: Any
-
-    @nn.compact
-    def __call__(self, x_BLD: jax.Array) -> jax.Array:
-        """Returns [B, L, D]."""
-        c = self.config
-        x_BLF = dense(c, self.dtype, c.mlp_width, name="up")(x_BLD)
-        x_BLF = ACTIVATIONS[c.activation](x_BLF)
-        return dense(c, self.dtype, c.width, name="down")(x_BLF)
-
-
-class Block(nn.Module):
-    """One layer: attention and feed-forward, each added and then normalised."""
-
-    config: EncoderConfig
-    dtype: Any
-    keep_hidden: bool
-
-    @nn.compact
-    def __call__(self, x_BLD, layer, visible, dropout: DropoutKey | None):
-        """Returns the new state, and again as the scanned output where asked."""
-        c = self.config
-        dropout = dropout.fold(layer) if dropout is not None else None
-        y_BLD = Attention(c, self.dtype, name="attention")(x_BLD, visible, dropout)
-        y_BLD = drop(y_BLD, c.dropout_rate, dropout, _ATTENTION_OUT_SITE)
-        x_BLD = norm(c, self.dtype, name="attention_norm")(x_BLD + y_BLD)
-        y_BLD = Mlp(c, self.dtype, name="mlp")(x_BLD)
-        y_BLD = drop(y_BLD, c.dropout_rate, dropout, _MLP_OUT_SITE)
-        x_BLD = norm(c, self.dtype, name="mlp_norm")(x_BLD + y_BLD)
-        x_BLD = shard_rows(x_BLD)
-        return x_BLD, (x_BLD if self.keep_hidden else None)
+    source_BLD: jax.Array
+    context: Context
+    dropout: DropoutKey | None
 
 
 class Encoder(nn.Module):
@@ -232,8 +77,22 @@ class Encoder(nn.Module):
     dtype: Any = jnp.float32
 
     def setup(self):
-        """Makes the token table here, so that the MLM head finds it."""
-        self.token_embed = Table(self.config, self.config.vocab_size, split="model")
+        """Makes the tables here, which heads and other encoders use as well."""
+        c = self.config
+        self.token_embed = Table(c, c.vocab_size, c.table_width, split="model")
+        if c.num_segments and c.positions != "two_stream":
+            self.segment_embed = Table(c, c.num_segments, c.table_width)
+        if c.embed_norm:
+            self.embed_norm = norm(c, self.dtype)
+        if self._has_position_table:
+            first = 0 if c.position_pad_id is None else c.position_pad_id + 1
+            rows = c.max_length + first
+            self.position_embed = Table(c, rows, c.table_width)
+
+    @property
+    def _has_position_table(self) -> bool:
+        c = self.config
+        return c.positions == "learned" or c.biased_input or c.mask_decoder_layers > 0
 
     @nn.compact
     def __call__(
@@ -244,6 +103,8 @@ class Encoder(nn.Module):
         *,
         layers: bool = False,
         dropout: DropoutKey | None = None,
+        streams: Streams | None = None,
+        embedded_BLE: jax.Array | None = None,
     ) -> Outputs:
         """Encodes `ids_BL`.
 
@@ -253,35 +114,214 @@ class Encoder(nn.Module):
           segments_BL: int32 [B, L], 0 for A and 1 for B; 0 when left out.
           layers: whether to return the state after every layer as well.
           dropout: the key of the masks; without one nothing is dropped.
+          streams: the second stream, order and memory of `positions="two_stream"`.
+          embedded_BLE: the embeddings, where another encoder's tables are shared.
         """
         c = self.config
-        positions_L = jnp.arange(ids_BL.shape[1])
+        mask_BL = None if mask_BL is None else mask_BL.astype(bool)
         if segments_BL is None:
             segments_BL = jnp.zeros_like(ids_BL)
-        x_BLD = shard_rows(self.token_embed(ids_BL))
-        x_BLD += Table(c, c.num_segments, name="segment_embed")(segments_BL)
-        x_BLD += Table(c, c.max_length, name="position_embed")(positions_L)
-        x_BLD = norm(c, self.dtype, name="embed_norm")(shard_rows(x_BLD))
-        embed_dropout = dropout.fold(c.num_layers) if dropout is not None else None
-        x_BLD = drop(x_BLD, c.dropout_rate, embed_dropout, _EMBED_SITE)
+        outside = dropout.fold(c.num_blocks) if dropout is not None else None
+        if embedded_BLE is None:
+            embedded_BLE = self.embed(ids_BL, segments_BL, dropout)
+        x_BLD = embedded_BLE
+        if c.embed_width is not None:
+            x_BLD = dense(c, self.dtype, c.width, name="embed_project")(x_BLD)
 
-        visible = None if mask_BL is None else mask_BL.astype(bool)[:, None, None, :]
-        stack = nn.scan(
-            Block,
-            variable_axes={"params": 0},
-            split_rngs={"params": True},
-            in_axes=(0, nn.broadcast, nn.broadcast),  # pyright: ignore  (a pytree)
-            length=c.num_layers,
-            # The loop itself costs more than it saves for a few layers.
-            unroll=c.num_layers if c.num_layers <= _UNROLLED_LAYERS else 1,
-        )(c, self.dtype, keep_hidden=layers, name="layers")
-        last_BLD, every_NBLD = stack(x_BLD, jnp.arange(c.num_layers), visible, dropout)
+        content, query, memory_N = self._contexts(
+            mask_BL, segments_BL, streams, outside
+        )
+        first = None if memory_N is None else with_memory(x_BLD, memory_N[0])
+        params = self.param(
+            "layers",
+            lambda key: init_stack(c, self.dtype, key, x_BLD, first, content, None),
+        )
+        convolve = None
+        if c.conv_width:
+            convolution = Convolution(c, self.dtype, name="conv")
+            convolve = lambda y_BLD: convolution(x_BLD, y_BLD, mask_BL, dropout)
+
+        def step(state, params, number, kind, memory_BMD):
+            """Runs one block of the content stream, and of the query stream."""
+            h_BLD, g_BPD, _ = state
+            run = lambda x, source, context: apply_block(
+                c, self.dtype, params, number, x, source, context,
+                dropout=dropout, kind=kind,
+            )  # fmt: skip
+            source_BMD = next_BMD = None
+            if c.positions == "two_stream":
+                source_BMD = with_memory(h_BLD, memory_BMD)
+            if c.memory_length:
+                next_BMD = next_memory(c, h_BLD, memory_BMD)
+            y_BLD = run(h_BLD, source_BMD, content)
+            if kind == 0 and convolve is not None:
+                y_BLD = convolve(y_BLD)
+            if g_BPD is not None:
+                g_BPD = run(g_BPD, source_BMD, query)
+            before_BLD = h_BLD if c.mask_decoder_layers else None
+            every = y_BLD if layers else None
+            return (y_BLD, g_BPD, before_BLD), (every, next_BMD)
+
+        before_BLD = x_BLD if c.mask_decoder_layers else None
+        state = (x_BLD, self._query_start(query, outside), before_BLD)
+        state, (every_NBLD, next_NBMD) = Stack(c, params).run(step, state, memory_N)
+        last_BLD, g_BPD, before_BLD = state
         if every_NBLD is not None:
             every_NBLD = jnp.concatenate([x_BLD[None], every_NBLD])
 
-        pooled_BD = None
-        if c.pooler:
-            pooled_BD = jnp.tanh(
-                dense(c, self.dtype, c.width, name="pooler")(last_BLD[:, 0])
+        if c.norm_at == "before":
+            last_BLD = norm(c, self.dtype, name="final_norm")(last_BLD)
+        if c.positions == "two_stream":
+            last_BLD = drop(last_BLD, c.dropout_rate, outside, OUT_SITE)
+            if g_BPD is not None:
+                g_BPD = drop(g_BPD, c.dropout_rate, outside, OUT_SITE)
+        return Outputs(
+            hidden=last_BLD,
+            pooled=self._pool(last_BLD, mask_BL) if c.pooler else None,
+            layers=every_NBLD,
+            query=g_BPD,
+            memory=next_NBMD,
+            decoding=self._decoding(last_BLD, before_BLD, content, dropout),
+        )
+
+    # ---- what goes in ----
+
+    def embed(
+        self, ids_BL: jax.Array, segments_BL: jax.Array, dropout: DropoutKey | None
+    ) -> jax.Array:
+        """Returns the embeddings [B, L, E], before they are projected."""
+        c = self.config
+        x_BLE = shard_rows(self.token_embed(ids_BL))
+        if c.num_segments and c.positions != "two_stream":
+            x_BLE += self.segment_embed(segments_BL)
+        if c.positions == "learned" or c.biased_input:
+            x_BLE += self.position_embed(self._positions(ids_BL))
+        x_BLE = shard_rows(x_BLE)
+        if c.embed_norm:
+            x_BLE = self.embed_norm(x_BLE)
+        outside = dropout.fold(c.num_blocks) if dropout is not None else None
+        return drop(x_BLE.astype(self.dtype), c.dropout_rate, outside, EMBED_SITE)
+
+    def _positions(self, ids_BL: jax.Array) -> jax.Array:
+        """Returns the row of the position table for each place, [L] or [B, L]."""
+        pad_id = self.config.position_pad_id
+        if pad_id is None:
+            return jnp.arange(ids_BL.shape[1])
+        counts_BL = (ids_BL != pad_id).astype(jnp.int32)
+        return jnp.cumsum(counts_BL, axis=1) * counts_BL + pad_id
+
+    # ---- what the layers are told ----
+
+    def _contexts(
+        self, mask_BL, segments_BL, streams: Streams | None, dropout: DropoutKey | None
+    ) -> tuple[Context, Context | None, jax.Array | None]:
+        """Returns what each stream is told, and the memory."""
+        c = self.config
+        length = segments_BL.shape[1]
+        if c.positions == "two_stream":
+            streams = Streams() if streams is None else streams
+            if c.bidirectional_data and streams.reversed_B is None:
+                rows = jnp.arange(len(segments_BL))
+                streams = streams.replace(reversed_B=rows >= len(rows) // 2)
+            memory = streams.memory_NBMD
+            keys = length + (0 if memory is None else memory.shape[2])
+            table = sinusoids(c, length, keys)
+            table = table[0] if streams.reversed_B is None else table
+            if dropout is not None:
+                shared = dropout.for_all_rows()
+                table = drop(table[None], c.dropout_rate, shared, TABLE_SITE)[0]
+            content, query = stream_contexts(streams, mask_BL, segments_BL, table)
+            return content, (None if query is content else query), memory
+
+        visible = None if mask_BL is None else mask_BL[:, None, None, :]
+        rotations = table = None
+        if c.positions == "rope":
+            rotations = (
+                rotation(length, c.head_width, c.rope_theta),
+                rotation(length, c.head_width, c.local_rope_theta),
             )
-        return Outputs(hidden=last_BLD, pooled=pooled_BD, layers=every_NBLD)
+        if c.positions == "disentangled":
+            size = 2 * table_span(c)
+            distance_embed = Table(c, size, c.width, name="distance_embed")
+            table = distance_embed(jnp.arange(size))
+            if c.relative_norm:
+                table = norm(c, self.dtype, name="distance_norm")(table)
+            if visible is not None:  # padding looks at nothing
+                visible = visible & mask_BL[:, None, :, None]
+        context = Context(
+            mask_BM=mask_BL, visible=visible, rotations=rotations, table=table
+        )
+        return context, None, None
+
+    def _query_start(
+        self, query: Context | None, dropout: DropoutKey | None
+    ) -> jax.Array | None:
+        """Returns the query stream before the first layer: one vector everywhere."""
+        c = self.config
+        if c.positions != "two_stream":
+            return None
+        start_D = self.param("query_embed", c.initializer, (c.width,))
+        if query is None:
+            return None
+        assert query.places_BP is not None
+        shape = (*query.places_BP.shape, c.width)
+        g_BPD = jnp.broadcast_to(start_D.astype(self.dtype), shape)
+        return drop(g_BPD, c.dropout_rate, dropout, QUERY_SITE)
+
+    # ---- what comes out ----
+
+    def _pool(self, x_BLD: jax.Array, mask_BL: jax.Array | None) -> jax.Array:
+        c = self.config
+        x_BD = x_BLD[:, 0]
+        if c.summary == "last":
+            x_BD = x_BLD[:, -1]
+            if mask_BL is not None:
+                last_B = x_BLD.shape[1] - 1 - jnp.argmax(mask_BL[:, ::-1], axis=1)
+                x_BD = jnp.take_along_axis(x_BLD, last_B[:, None, None], axis=1)[:, 0]
+        return jnp.tanh(dense(c, self.dtype, c.width, name="pooler")(x_BD))
+
+    # ---- the enhanced mask decoder ----
+
+    def _decoding(
+        self, last_BLD, before_BLD, context: Context, dropout: DropoutKey | None
+    ) -> Decoding | None:
+        c = self.config
+        if not c.mask_decoder_layers:
+            return None
+        _ = self.position_embed.embedding  # made, though only `decode` reads it
+        source_BLD = before_BLD if c.mask_decoder_shared else last_BLD
+        if not c.mask_decoder_shared:
+            inputs = (source_BLD, None, context, None)
+            blocks = c.mask_decoder_layers
+            self.param(
+                "decoder_layers",
+                lambda key: init_stack(c, self.dtype, key, *inputs, blocks=blocks),
+            )
+        return Decoding(source_BLD, context, dropout)
+
+    def decode(self, decoding: Decoding, places_BP: jax.Array) -> jax.Array:
+        """Returns what the mask decoder makes of the places, [B, P, D].
+
+        The first query is the state below, told its absolute position; the states that
+        it looks at stay the same.
+        """
+        c = self.config
+        source_BLD, rows_BP1 = decoding.source_BLD, places_BP[:, :, None]
+        x_BPD = jnp.take_along_axis(source_BLD, rows_BP1, axis=1)
+        x_BPD += self.position_embed(places_BP).astype(self.dtype)
+        visible = decoding.context.visible
+        if visible is not None and visible.shape[2] > 1:
+            visible = jnp.take_along_axis(visible, rows_BP1[:, None], axis=2)
+        context = decoding.context.replace(visible=visible, places_BP=places_BP)
+        layers = self.get_variable("params", "layers")
+        own = self.get_variable("params", "decoder_layers")
+        for i in range(c.mask_decoder_layers):
+            if c.mask_decoder_shared:
+                params = Stack(c, layers).at(c.num_blocks - 1)
+            else:
+                params = jax.tree.map(lambda leaf, i=i: leaf[i], own)
+            x_BPD = apply_block(
+                c, self.dtype, params, c.num_blocks + 1 + i, x_BPD, source_BLD, context,
+                dropout=decoding.dropout, kind=c.num_blocks - 1,
+            )  # fmt: skip
+        return x_BPD

@@ -1,6 +1,7 @@
 """The heads over an encoder, and the model that joins both.
 
-Shapes: B batch, L length, P predicted positions, D width, V vocabulary, C classes.
+Shapes: B batch, L length, P predicted positions, D width, E width of the tables, V
+vocabulary.
 """
 
 import dataclasses
@@ -11,15 +12,26 @@ import jax
 import jax.numpy as jnp
 
 from encoderjax.errors import UserError
+from encoderjax.models.config import EncoderConfig
 from encoderjax.models.dropout import DropoutKey
-from encoderjax.models.encoder import (
-    ACTIVATIONS,
-    Encoder,
-    EncoderConfig,
-    Outputs,
-    dense,
-    norm,
-)
+from encoderjax.models.encoder import Encoder, Outputs
+from encoderjax.models.layers import ACTIVATIONS, Table, dense, norm
+from encoderjax.models.two_stream import Streams
+
+_BOUNDARY_WIDTH = 200  # of SpanBERT's table of places in a span
+
+
+def _activate(config: EncoderConfig, x: jax.Array) -> jax.Array:
+    return ACTIVATIONS[config.head_activation or config.activation](x)
+
+
+def _vocabulary_scores(x_BPE: jax.Array, table_VE: jax.Array) -> jax.Array:
+    return jnp.einsum(
+        "bpd,vd->bpv",
+        x_BPE,
+        table_VE.astype(x_BPE.dtype),
+        preferred_element_type=jnp.float32,
+    )
 
 
 class MlmHead(nn.Module):
@@ -29,38 +41,88 @@ class MlmHead(nn.Module):
     dtype: Any
 
     @nn.compact
-    def __call__(self, x_BPD: jax.Array, table_VD: jax.Array) -> jax.Array:
+    def __call__(self, x_BPD: jax.Array, table_VE: jax.Array) -> jax.Array:
         """Returns float32 [B, P, V]."""
         c = self.config
-        x_BPD = dense(c, self.dtype, c.width, name="dense")(x_BPD)
-        x_BPD = norm(c, self.dtype, name="norm")(ACTIVATIONS[c.activation](x_BPD))
-        bias_V = self.param("bias", nn.initializers.zeros, (c.vocab_size,))
-        logits_BPV = jnp.einsum(
-            "bpd,vd->bpv",
-            x_BPD,
-            table_VD.astype(self.dtype),
-            preferred_element_type=jnp.float32,
-        )
-        return logits_BPV + bias_V
+        if c.mlm_head == "transform":
+            width, use_bias = c.table_width, c.use_bias
+            x_BPD = dense(c, self.dtype, width, use_bias=use_bias, name="dense")(x_BPD)
+            x_BPD = norm(c, self.dtype, name="norm")(_activate(c, x_BPD))
+        elif c.embed_width is not None:
+            raise UserError(
+                f"model.mlm_head={c.mlm_head!r} needs tables as wide as the model: "
+                f"model.embed_width={c.embed_width} must be None"
+            )
+        logits_BPV = _vocabulary_scores(x_BPD.astype(self.dtype), table_VE)
+        if c.mlm_head == "bare":
+            return logits_BPV
+        return logits_BPV + self.param("bias", nn.initializers.zeros, (c.vocab_size,))
 
 
 class PairHead(nn.Module):
-    """Two scores from the pooled first token: 0 = next (in order), 1 = not."""
+    """Two scores of a row: 0 = next (in order), 1 = not."""
 
     config: EncoderConfig
     dtype: Any
 
     @nn.compact
-    def __call__(self, pooled_BD: jax.Array) -> jax.Array:
+    def __call__(self, summary_BD: jax.Array) -> jax.Array:
         """Returns float32 [B, 2]."""
         head = dense(self.config, self.dtype, 2, name="dense")
-        return head(pooled_BD).astype(jnp.float32)
+        return head(summary_BD).astype(jnp.float32)
+
+
+class DetectionHead(nn.Module):
+    """A score of each token: above 0 = it was replaced."""
+
+    config: EncoderConfig
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, x_BLD: jax.Array) -> jax.Array:
+        """Returns float32 [B, L]."""
+        c = self.config
+        if c.detection_head == "with_cls":
+            x_BLD = norm(c, self.dtype, name="norm")(x_BLD + x_BLD[:, :1])
+        x_BLD = _activate(c, dense(c, self.dtype, c.width, name="dense")(x_BLD))
+        scores_BL1 = dense(c, self.dtype, 1, name="score")(x_BLD)
+        return scores_BL1[:, :, 0].astype(jnp.float32)
+
+
+class BoundaryHead(nn.Module):
+    """SpanBERT's scores of a token in a span, from the span's two neighbours."""
+
+    config: EncoderConfig
+    dtype: Any
+
+    @nn.compact
+    def __call__(
+        self,
+        left_BPD: jax.Array,
+        right_BPD: jax.Array,
+        place_BP: jax.Array,
+        table_VE: jax.Array,
+    ) -> jax.Array:
+        """Returns float32 [B, P, V]; `place_BP` is the token's number in its span."""
+        c = self.config
+        slots = c.boundary_slots
+        places = Table(c, slots, _BOUNDARY_WIDTH, name="place_embed")
+        place_BPX = places(place_BP).astype(self.dtype)
+        x_BPX = jnp.concatenate([left_BPD, right_BPD, place_BPX], axis=-1)
+        x_BPD = _activate(c, dense(c, self.dtype, c.width, name="dense")(x_BPX))
+        x_BPD = norm(c, self.dtype, name="norm")(x_BPD)
+        x_BPE = dense(c, self.dtype, c.table_width, name="second_dense")(x_BPD)
+        x_BPE = norm(c, self.dtype, name="second_norm")(_activate(c, x_BPE))
+        bias_V = self.param("bias", nn.initializers.zeros, (c.vocab_size,))
+        return _vocabulary_scores(x_BPE, table_VE) + bias_V
 
 
 HEADS: dict[str, type[nn.Module]] = {
     "mlm": MlmHead,
     "nsp": PairHead,
     "sop": PairHead,
+    "rtd": DetectionHead,
+    "sbo": BoundaryHead,
 }
 
 
@@ -77,16 +139,35 @@ class Heads(nn.Module):
             setattr(self, name, HEADS[name](self.config, self.dtype))
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Generator:
+    """A second encoder with an MLM head, which replaces tokens for the first.
+
+    Attributes:
+      config: of its encoder.
+      share_embeddings: whether it reads the first encoder's tables and norm.
+    """
+
+    config: EncoderConfig
+    share_embeddings: bool = True
+
+    def __post_init__(self):
+        if isinstance(self.config, dict):
+            object.__setattr__(self, "config", EncoderConfig(**self.config))
+
+
 class EncoderModel(nn.Module):
     """An encoder and heads; parameters `encoder/...` and `heads/<name>/...`.
 
     Called, it returns the encoder's outputs, with `.logits` when it has one head.
-    Objectives call `mlm_logits` and `pair_logits` for just what they need.
+    Objectives call the method of their head for just what they need. A generator has
+    the same parameters under `generator/`, without the tables that it shares.
     """
 
     config: EncoderConfig
     head_names: tuple[str, ...] = ()
     dtype: Any = jnp.float32
+    with_generator: Generator | None = None
 
     def setup(self):
         """Makes the encoder and the heads."""
@@ -96,6 +177,9 @@ class EncoderModel(nn.Module):
         self.encoder = Encoder(self.config, self.dtype)
         if self.head_names:
             self.heads = Heads(self.config, self.head_names, self.dtype)
+        if self.with_generator is not None:
+            config = self.with_generator.config
+            self.generator = EncoderModel(config, ("mlm",), self.dtype)
 
     def __call__(
         self,
@@ -105,34 +189,154 @@ class EncoderModel(nn.Module):
         *,
         layers: bool = False,
         dropout: DropoutKey | None = None,
+        streams: Streams | None = None,
     ) -> Outputs:
         """Encodes; see `Encoder`."""
         outputs = self.encoder(
-            ids_BL, mask_BL, segments_BL, layers=layers, dropout=dropout
+            ids_BL,
+            mask_BL,
+            segments_BL,
+            layers=layers,
+            dropout=dropout,
+            streams=streams,
         )
         if len(self.head_names) == 1:
             logits = self._logits(self.head_names[0], outputs)
             outputs = dataclasses.replace(outputs, logits=logits)
         return outputs
 
-    def mlm_logits(self, x_BPD: jax.Array) -> jax.Array:
-        """Returns the scores [B, P, V] of hidden states [B, P, D]."""
-        return self.heads.mlm(x_BPD, self.encoder.token_embed.embedding)
+    def mlm_logits(
+        self,
+        outputs: Outputs,
+        places_BP: jax.Array | None = None,
+        table_VE: jax.Array | None = None,
+    ) -> jax.Array:
+        """Returns the scores [B, P, V] of the vocabulary at some places, or at all.
+
+        Where there are two streams and no places, they are those of the query stream.
+        `table_VE` is the token table, if not the encoder's own.
+        """
+        if outputs.decoding is not None:
+            if places_BP is None:
+                shape = outputs.hidden.shape[:2]
+                places_BP = jnp.broadcast_to(jnp.arange(shape[1]), shape)
+            x_BPD = self.encoder.decode(outputs.decoding, places_BP)
+        elif places_BP is not None:
+            x_BPD = states_at(outputs.hidden, places_BP)
+        else:
+            x_BPD = outputs.hidden if outputs.query is None else outputs.query
+        if table_VE is None:
+            table_VE = self.encoder.token_embed.embedding
+        return self.heads.mlm(x_BPD, table_VE)
+
+    def fill(
+        self,
+        ids_BL: jax.Array,
+        mask_BL: jax.Array,
+        segments_BL: jax.Array,
+        places_BP: jax.Array,
+    ) -> jax.Array:
+        """Returns the scores [B, P, V] at masked places, from what is not masked.
+
+        With two streams nothing looks at the masked places, and the query stream
+        predicts them; else they hold a mask that all may see.
+        """
+        if self.config.positions != "two_stream":
+            outputs = self.encoder(ids_BL, mask_BL, segments_BL)
+            return self.mlm_logits(outputs, places_BP)
+        length = ids_BL.shape[1]
+        masked_BL = jnp.any(places_BP[:, :, None] == jnp.arange(length), axis=1)
+        visible_BLL = jnp.broadcast_to(~masked_BL[:, None], (*ids_BL.shape, length))
+        streams = Streams(visible_BLL=visible_BLL, targets_BP=places_BP)
+        outputs = self.encoder(ids_BL, mask_BL, segments_BL, streams=streams)
+        return self.mlm_logits(outputs)
 
     def pair_logits(self, name: str, outputs: Outputs) -> jax.Array:
         """Returns the scores [B, 2] of the pair head called `name`."""
-        return getattr(self.heads, name)(outputs.pooled)
+        raw = self.config.pair_head == "raw_cls"
+        return getattr(self.heads, name)(
+            outputs.hidden[:, 0] if raw else outputs.pooled
+        )
+
+    def detection_logits(self, outputs: Outputs) -> jax.Array:
+        """Returns the score [B, L] of each token for having been replaced."""
+        return self.heads.rtd(outputs.hidden)
+
+    def boundary_logits(
+        self,
+        outputs: Outputs,
+        left_BP: jax.Array,
+        right_BP: jax.Array,
+        place_BP: jax.Array,
+    ) -> jax.Array:
+        """Returns the scores [B, P, V] of tokens in spans.
+
+        Args:
+          outputs: of the encoder.
+          left_BP, right_BP: the places of the span's neighbours.
+          place_BP: the token's number in its span, from 0.
+        """
+        return self.heads.sbo(
+            states_at(outputs.hidden, left_BP),
+            states_at(outputs.hidden, right_BP),
+            place_BP,
+            self.encoder.token_embed.embedding,
+        )
+
+    def generate(
+        self,
+        ids_BL: jax.Array,
+        mask_BL: jax.Array | None,
+        segments_BL: jax.Array | None,
+        dropout: DropoutKey | None = None,
+    ) -> Outputs:
+        """Runs the generator's encoder."""
+        assert self.with_generator is not None
+        if segments_BL is None:
+            segments_BL = jnp.zeros_like(ids_BL)
+        shared = self.with_generator.share_embeddings
+        embedded = self.encoder.embed(ids_BL, segments_BL, dropout) if shared else None
+        return self.generator.encoder(
+            ids_BL, mask_BL, segments_BL, dropout=dropout, embedded_BLE=embedded
+        )
+
+    def generator_logits(
+        self, outputs: Outputs, places_BP: jax.Array | None = None
+    ) -> jax.Array:
+        """Returns the generator's scores [B, P, V] of the vocabulary."""
+        assert self.with_generator is not None
+        shared = self.with_generator.share_embeddings
+        table = self.encoder.token_embed.embedding if shared else None
+        return self.generator.mlm_logits(outputs, places_BP, table)
 
     def _logits(self, name: str, outputs: Outputs) -> jax.Array:
-        if HEADS[name] is MlmHead:
-            return self.mlm_logits(outputs.hidden)
-        return self.pair_logits(name, outputs)
+        if HEADS[name] is PairHead:
+            return self.pair_logits(name, outputs)
+        if HEADS[name] is BoundaryHead:
+            # Without spans, of each token from its two neighbours.
+            place_BL = jnp.broadcast_to(
+                jnp.arange(outputs.hidden.shape[1]), outputs.hidden.shape[:2]
+            )
+            last = outputs.hidden.shape[1] - 1
+            left_BL, right_BL = jnp.maximum(place_BL - 1, 0), place_BL + 1
+            right_BL = jnp.minimum(right_BL, last)
+            zeros_BL = jnp.zeros_like(place_BL)
+            return self.boundary_logits(outputs, left_BL, right_BL, zeros_BL)
+        methods = {"mlm": self.mlm_logits, "rtd": self.detection_logits}
+        return methods[name](outputs)
 
     def touch_parameters(self, ids_BL: jax.Array) -> None:
         """Runs every part once: the method for `init`, which makes what it meets."""
         outputs = self.encoder(ids_BL)
         for name in self.head_names:
             self._logits(name, outputs)
+        if self.with_generator is not None:
+            self.generator_logits(self.generate(ids_BL, None, None))
+
+
+def states_at(x_BLD: jax.Array, places_BP: jax.Array) -> jax.Array:
+    """Returns the states [B, P, D] at the given places."""
+    return jnp.take_along_axis(x_BLD, places_BP[:, :, None], axis=1)
 
 
 def init_params(model: EncoderModel, key: jax.Array) -> dict:

@@ -14,7 +14,8 @@ import optax
 from encoderjax.data.pipeline import Batch, DataConfig, Lexicon
 from encoderjax.data.random import Draws
 from encoderjax.errors import UserError
-from encoderjax.models.encoder import EncoderConfig, Outputs
+from encoderjax.models.config import EncoderConfig
+from encoderjax.models.encoder import Outputs
 from encoderjax.models.heads import EncoderModel
 from encoderjax.objectives.masking import (
     KEPT,
@@ -93,9 +94,7 @@ class MaskedLM(Objective):
 
     def sums(self, model: EncoderModel, outputs: Outputs, batch: DeviceBatch) -> Terms:
         """Adds up cross-entropy and hits at the selected positions only."""
-        slots_BP1 = batch["mlm/positions"][:, :, None]
-        hidden_BPD = jnp.take_along_axis(outputs.hidden, slots_BP1, axis=1)
-        logits_BPV = model.mlm_logits(hidden_BPD)
+        logits_BPV = model.mlm_logits(outputs, batch["mlm/positions"])
         labels_BP = batch["mlm/labels"]
         loss_BP = optax.softmax_cross_entropy_with_integer_labels(logits_BPV, labels_BP)
         hit_BP = (jnp.argmax(logits_BPV, axis=-1) == labels_BP).astype(jnp.float32)

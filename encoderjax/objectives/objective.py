@@ -8,7 +8,8 @@ import jax
 from encoderjax.data.pipeline import Batch, DataConfig, Lexicon
 from encoderjax.data.random import Draws
 from encoderjax.errors import UserError
-from encoderjax.models.encoder import EncoderConfig, Outputs
+from encoderjax.models.config import EncoderConfig
+from encoderjax.models.encoder import Outputs
 from encoderjax.models.heads import EncoderModel
 
 DeviceBatch = dict[str, jax.Array]

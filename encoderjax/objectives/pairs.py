@@ -11,7 +11,8 @@ import optax
 
 from encoderjax.data.pipeline import DataConfig
 from encoderjax.errors import UserError
-from encoderjax.models.encoder import EncoderConfig, Outputs
+from encoderjax.models.config import EncoderConfig
+from encoderjax.models.encoder import Outputs
 from encoderjax.models.heads import EncoderModel
 from encoderjax.objectives.objective import DeviceBatch, Objective, Terms
 

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from encoderjax.errors import UserError
+from encoderjax.models.config import EncoderConfig
 from encoderjax.models.dropout import DropoutKey
-from encoderjax.models.encoder import EncoderConfig
 from encoderjax.models.heads import EncoderModel, init_params
 from encoderjax.objectives import head_names
 from encoderjax.objectives.objective import DeviceBatch, Objective, Terms

@@ -68,17 +68,29 @@ def batch_shards(mesh: Mesh) -> int:
 # dimensions; stacked layers have one more in front, which is never split.
 RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"token_embed/embedding$", ("model", "fsdp")),
-    (r"(position|segment)_embed/embedding$", (None, "fsdp")),
-    (r"attention/(query|key|value)/kernel$", ("fsdp", "model", None)),
-    (r"attention/(query|key|value)/bias$", ("model", None)),
+    (r"encoder/(position|segment|distance)_embed/embedding$", (None, "fsdp")),
+    (r"encoder/query_embed$", (None,)),
+    (r"encoder/embed_project/kernel$", (None, "fsdp")),
+    (r"encoder/conv/conv/kernel$", (None, "fsdp", None)),
+    (r"attention/(query|key|value|position_\w+)/kernel$", ("fsdp", "model", None)),
+    (r"attention/(query|key|value|position_\w+)/bias$", ("model", None)),
+    (r"attention/(content|position|segment)_bias$", ("model", None)),
+    (r"attention/segment_embed$", (None, "model", None)),
+    (r"attention/distance_embed/embedding$", (None, None)),
     (r"attention/out/kernel$", ("model", None, "fsdp")),
-    (r"mlp/up/kernel$", ("fsdp", "model")),
-    (r"mlp/up/bias$", ("model",)),
+    (r"mlp/(up|gate)/kernel$", ("fsdp", "model")),
+    (r"mlp/(up|gate)/bias$", ("model",)),
     (r"mlp/down/kernel$", ("model", "fsdp")),
     (r"pooler/kernel$", ("fsdp", None)),
-    (r"heads/\w+/dense/kernel$", ("fsdp", None)),
-    (r"heads/mlm/bias$", ("model",)),
-    (r"(attention/out|mlp/down|pooler|dense|norm)/bias$", (None,)),
+    # The input of the boundary head is two states and a place: an odd width.
+    (r"heads/sbo/dense/kernel$", (None, "fsdp")),
+    (r"heads/(?!sbo/dense)\w+/(dense|second_dense|score)/kernel$", ("fsdp", None)),
+    (r"heads/sbo/place_embed/embedding$", (None, None)),
+    (r"heads/(mlm|sbo)/bias$", ("model",)),
+    (
+        r"(attention/out|mlp/down|pooler|dense|score|norm|embed_project|conv)/bias$",
+        (None,),
+    ),
     (r"norm/scale$", (None,)),
 )
 
@@ -117,7 +129,7 @@ def parameter_shardings(mesh: Mesh, shapes: PyTree) -> PyTree:
 
 
 def _padding_advice(name: str, size: int, parts: int) -> str:
-    if "token_embed" not in name and not name.endswith("mlm/bias"):
+    if "token_embed" not in name and not re.search(r"heads/\w+/bias$", name):
         return ""
     return f", or pad the vocabulary: model.vocab_size={-(-size // parts) * parts}"
 

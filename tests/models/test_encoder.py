@@ -11,9 +11,10 @@ from transformers import BertConfig, BertForPreTraining
 
 from encoderjax.errors import UserError
 from encoderjax.interop.huggingface import config_to_hf, leaf_shapes
-from encoderjax.models.encoder import ACTIVATIONS, EncoderConfig
+from encoderjax.models.config import EncoderConfig
 from encoderjax.models.families import bert, preset
 from encoderjax.models.heads import EncoderModel, init_params
+from encoderjax.models.layers import ACTIVATIONS
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SMALL = EncoderConfig(

@@ -33,7 +33,7 @@ def case():
         {"params": params}, batch["ids"], batch["mask"], batch["segments"]
     )
     logits = pretrainer.model.apply(
-        {"params": params}, outputs.hidden, method="mlm_logits"
+        {"params": params}, outputs, method="mlm_logits"
     )
     return pretrainer, params, batch, outputs, np.asarray(logits, np.float64)
 

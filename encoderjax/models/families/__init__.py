@@ -4,10 +4,36 @@ from types import ModuleType
 
 from encoderjax.command import did_you_mean
 from encoderjax.errors import UserError
-from encoderjax.models.encoder import EncoderConfig
-from encoderjax.models.families import bert
+from encoderjax.models.config import EncoderConfig
+from encoderjax.models.families import (
+    albert,
+    bert,
+    deberta,
+    deberta_v2,
+    deberta_v3,
+    distilbert,
+    electra,
+    modernbert,
+    roberta,
+    spanbert,
+    xlm_roberta,
+    xlnet,
+)
 
-FAMILIES: dict[str, ModuleType] = {"bert": bert}
+FAMILIES: dict[str, ModuleType] = {
+    "bert": bert,
+    "roberta": roberta,
+    "albert": albert,
+    "spanbert": spanbert,
+    "xlnet": xlnet,
+    "deberta": deberta,
+    "deberta_v2": deberta_v2,
+    "deberta_v3": deberta_v3,
+    "electra": electra,
+    "distilbert": distilbert,
+    "xlm_roberta": xlm_roberta,
+    "modernbert": modernbert,
+}
 
 
 def preset(family: str, size: str) -> EncoderConfig:

@@ -5,25 +5,26 @@ the embeddings, exact GELU (google-bert trained with the tanh form:
 `activation="gelu_tanh"`), a tanh pooler, an MLM head tied to the token table.
 """
 
-from encoderjax.models.encoder import EncoderConfig
+from encoderjax.models.config import EncoderConfig
+from encoderjax.models.families.names import Names, Row
 
 _UNCASED, _CASED, _CHINESE = 30_522, 28_996, 21_128
 _MULTILINGUAL_CASED, _MULTILINGUAL_UNCASED = 119_547, 105_879
 
 
-def _bert(num_layers: int, width: int, vocab_size: int = _UNCASED) -> EncoderConfig:
-    """Returns a BERT of the published proportions: heads of 64, 4 x width inside."""
+def sized(num_layers: int, width: int, vocab_size: int, **fields) -> EncoderConfig:
+    """Returns an encoder of BERT's proportions: heads of 64, 4 x width inside."""
+    proportions = {"num_heads": width // 64, "mlp_width": 4 * width}
     return EncoderConfig(
         vocab_size=vocab_size,
         num_layers=num_layers,
         width=width,
-        num_heads=width // 64,
-        mlp_width=4 * width,
+        **(proportions | fields),
     )
 
 
 _MINIATURES = {  # Turc et al. 2019: 24 sizes, all uncased
-    f"{num_layers}x{width}": _bert(num_layers, width)
+    f"{num_layers}x{width}": sized(num_layers, width, _UNCASED)
     for num_layers in (2, 4, 6, 8, 10, 12)
     for width in (128, 256, 512, 768)
 }
@@ -33,83 +34,118 @@ PRESETS: dict[str, EncoderConfig] = _MINIATURES | {
     "mini": _MINIATURES["4x256"],
     "small": _MINIATURES["4x512"],
     "medium": _MINIATURES["8x512"],
-    "base": _bert(12, 768),
-    "base_cased": _bert(12, 768, _CASED),
-    "base_multilingual_cased": _bert(12, 768, _MULTILINGUAL_CASED),
-    "base_multilingual_uncased": _bert(12, 768, _MULTILINGUAL_UNCASED),
-    "base_chinese": _bert(12, 768, _CHINESE),
-    "large": _bert(24, 1024),
-    "large_cased": _bert(24, 1024, _CASED),
+    "base": sized(12, 768, _UNCASED),
+    "base_cased": sized(12, 768, _CASED),
+    "base_multilingual_cased": sized(12, 768, _MULTILINGUAL_CASED),
+    "base_multilingual_uncased": sized(12, 768, _MULTILINGUAL_UNCASED),
+    "base_chinese": sized(12, 768, _CHINESE),
+    "large": sized(24, 1024, _UNCASED),
+    "large_cased": sized(24, 1024, _CASED),
 }
 
-# What follows is read by `encoderjax.interop.huggingface`.
-HF_MODEL_TYPE = "bert"
-HF_PREFIX = "bert."  # what BertModel alone leaves away from its names
 
-# The class of Hugging Face that holds just these heads.
-HF_ARCHITECTURES: dict[tuple[str, ...], str] = {
-    ("mlm", "nsp"): "BertForPreTraining",
-    ("mlm",): "BertForMaskedLM",
-    ("nsp",): "BertForNextSentencePrediction",
-    (): "BertModel",
-}
+def hf_fields(**defaults: object) -> tuple[tuple[str, str, object], ...]:
+    """Returns the fields that most families have, with their own defaults."""
+    fields = (
+        ("vocab_size", "vocab_size", 30_522),
+        ("num_hidden_layers", "num_layers", 12),
+        ("hidden_size", "width", 768),
+        ("num_attention_heads", "num_heads", 12),
+        ("intermediate_size", "mlp_width", 3072),
+        ("max_position_embeddings", "max_length", 512),
+        ("type_vocab_size", "num_segments", 2),
+        ("hidden_act", "activation", "gelu"),
+        ("hidden_dropout_prob", "dropout_rate", 0.1),
+        ("attention_probs_dropout_prob", "attention_dropout_rate", 0.1),
+        ("layer_norm_eps", "norm_eps", 1e-12),
+        ("initializer_range", "init_std", 0.02),
+    )
+    return tuple((there, ours, defaults.get(there, x)) for there, ours, x in fields)
 
-# Fields of config.json, ours, and the value that Hugging Face gives where it is absent.
-HF_FIELDS: tuple[tuple[str, str, int | float | str], ...] = (
-    ("vocab_size", "vocab_size", 30_522),
-    ("num_hidden_layers", "num_layers", 12),
-    ("hidden_size", "width", 768),
-    ("num_attention_heads", "num_heads", 12),
-    ("intermediate_size", "mlp_width", 3072),
-    ("max_position_embeddings", "max_length", 512),
-    ("type_vocab_size", "num_segments", 2),
-    ("hidden_act", "activation", "gelu"),
-    ("hidden_dropout_prob", "dropout_rate", 0.1),
-    ("attention_probs_dropout_prob", "attention_dropout_rate", 0.1),
-    ("layer_norm_eps", "norm_eps", 1e-12),
-    ("initializer_range", "init_std", 0.02),
-)
 
-# Fields of config.json that this encoder has with one value only.
-HF_FIXED: dict[str, bool | str] = {
-    "position_embedding_type": "absolute",
-    "is_decoder": False,
-    "add_cross_attention": False,
-    "tie_word_embeddings": True,
-}
+def embedding_rows(prefix: str) -> tuple[Row, ...]:
+    """Returns the rows of BERT's three tables and their norm."""
+    there = f"{prefix}embeddings"
+    return (
+        (f"{there}.word_embeddings.weight", "encoder/token_embed/embedding", "same"),
+        (
+            f"{there}.position_embeddings.weight",
+            "encoder/position_embed/embedding",
+            "same",
+        ),
+        (
+            f"{there}.token_type_embeddings.weight",
+            "encoder/segment_embed/embedding",
+            "same",
+        ),
+        (f"{there}.LayerNorm", "encoder/embed_norm", "norm"),
+    )
 
-# Second names of one tensor: older files hold both.
-HF_TIED: dict[str, str] = {
-    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-    "cls.predictions.decoder.bias": "cls.predictions.bias",
-}
 
-# Where each tensor lies in our tree, and how it is laid out there; `{i}` is the layer.
-_LAYER, _OURS = "bert.encoder.layer.{i}", "encoder/layers"
-HF_ROWS: tuple[tuple[str, str, str], ...] = (
-    ("bert.embeddings.word_embeddings.weight", "encoder/token_embed/embedding", "same"),
-    (
-        "bert.embeddings.position_embeddings.weight",
-        "encoder/position_embed/embedding",
-        "same",
-    ),
-    (
-        "bert.embeddings.token_type_embeddings.weight",
-        "encoder/segment_embed/embedding",
-        "same",
-    ),
-    ("bert.embeddings.LayerNorm", "encoder/embed_norm", "norm"),
-    (f"{_LAYER}.attention.self.query", f"{_OURS}/attention/query", "to_heads"),
-    (f"{_LAYER}.attention.self.key", f"{_OURS}/attention/key", "to_heads"),
-    (f"{_LAYER}.attention.self.value", f"{_OURS}/attention/value", "to_heads"),
-    (f"{_LAYER}.attention.output.dense", f"{_OURS}/attention/out", "from_heads"),
-    (f"{_LAYER}.attention.output.LayerNorm", f"{_OURS}/attention_norm", "norm"),
-    (f"{_LAYER}.intermediate.dense", f"{_OURS}/mlp/up", "dense"),
-    (f"{_LAYER}.output.dense", f"{_OURS}/mlp/down", "dense"),
-    (f"{_LAYER}.output.LayerNorm", f"{_OURS}/mlp_norm", "norm"),
-    ("bert.pooler.dense", "encoder/pooler", "dense"),
+def projection_rows(
+    there: str, names: tuple[str, str, str] = ("query", "key", "value")
+) -> tuple[Row, ...]:
+    """Returns the rows of queries, keys and values."""
+    ours = ("query", "key", "value")
+    return tuple(
+        (f"{there}.{name}", f"encoder/layers/attention/{our}", "to_heads")
+        for name, our in zip(names, ours, strict=True)
+    )
+
+
+def block_rows(prefix: str) -> tuple[Row, ...]:
+    """Returns the rows of a layer, without its queries, keys and values."""
+    there = f"{prefix}encoder.layer.{{i}}"
+    return (
+        (
+            f"{there}.attention.output.dense",
+            "encoder/layers/attention/out",
+            "from_heads",
+        ),
+        (
+            f"{there}.attention.output.LayerNorm",
+            "encoder/layers/attention_norm",
+            "norm",
+        ),
+        (f"{there}.intermediate.dense", "encoder/layers/mlp/up", "dense"),
+        (f"{there}.output.dense", "encoder/layers/mlp/down", "dense"),
+        (f"{there}.output.LayerNorm", "encoder/layers/mlp_norm", "norm"),
+    )
+
+
+MLM_ROWS = (
     ("cls.predictions.transform.dense", "heads/mlm/dense", "dense"),
     ("cls.predictions.transform.LayerNorm", "heads/mlm/norm", "norm"),
     ("cls.predictions.bias", "heads/mlm/bias", "same"),
-    ("cls.seq_relationship", "heads/nsp/dense", "dense"),
+)
+
+
+HF = Names(
+    model_type="bert",
+    prefix="bert.",
+    architectures={
+        ("mlm", "nsp"): "BertForPreTraining",
+        ("mlm",): "BertForMaskedLM",
+        ("nsp",): "BertForNextSentencePrediction",
+        (): "BertModel",
+    },
+    fields=hf_fields(),
+    fixed={
+        "position_embedding_type": "absolute",
+        "is_decoder": False,
+        "add_cross_attention": False,
+        "tie_word_embeddings": True,
+    },
+    tied={
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    },
+    rows=(
+        *embedding_rows("bert."),
+        *projection_rows("bert.encoder.layer.{i}.attention.self"),
+        *block_rows("bert."),
+        ("bert.pooler.dense", "encoder/pooler", "dense"),
+        *MLM_ROWS,
+        ("cls.seq_relationship", "heads/nsp/dense", "dense"),
+    ),
 )

@@ -1,0 +1,175 @@
+"""XLNet's attention (Yang et al. 2019): relative positions, two streams, a memory.
+
+The content stream reads every token, its own included; the query stream knows only
+where it is, and predicts. Both look at the content stream of the layer below, through
+the same weights. What each may see is the order of a permutation.
+
+Shapes: B batch, L length, M keys (memory and row), P predicted places, R distances,
+H heads, K columns of a head, D width, N layers.
+"""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from encoderjax.models.attention import Context, attend, from_heads, to_heads
+from encoderjax.models.config import EncoderConfig
+from encoderjax.models.dropout import DropoutKey
+from encoderjax.models.relative import distances, query_scores
+
+
+@struct.dataclass
+class Streams:
+    """What an encoder with two streams takes beside the tokens.
+
+    Attributes:
+      visible_BLL: bool, whether the place of the second axis may look at that of the
+        third; None = all may.
+      targets_BP: int32, the places to predict: the rows of the query stream.
+      memory_NBMD: what `Outputs.memory` held after the segment before.
+      reversed_B: bool, which rows hold their text from the end to the beginning.
+    """
+
+    visible_BLL: jax.Array | None = None
+    targets_BP: jax.Array | None = None
+    memory_NBMD: jax.Array | None = None
+    reversed_B: jax.Array | None = None
+
+
+def stream_contexts(
+    streams: Streams,
+    mask_BL: jax.Array | None,
+    segments_BL: jax.Array,
+    table: jax.Array,
+) -> tuple[Context, Context]:
+    """Returns what the content stream and the query stream are told."""
+    length = segments_BL.shape[1]
+    memory = 0 if streams.memory_NBMD is None else streams.memory_NBMD.shape[2]
+    segments_BM = jnp.pad(segments_BL, ((0, 0), (memory, 0)))  # a memory is segment 0
+    same_BLM = segments_BL[:, :, None] == segments_BM[:, None, :]
+
+    visible_BLM = content_BLM = None
+    if mask_BL is not None or streams.visible_BLL is not None:
+        visible_BLM = jnp.ones((1, length, length), bool)
+        if mask_BL is not None:
+            visible_BLM &= mask_BL[:, None, :]
+        if streams.visible_BLL is not None:
+            visible_BLM &= streams.visible_BLL
+        content_BLM = visible_BLM | jnp.eye(length, dtype=bool)
+        all_of_it = ((0, 0), (0, 0), (memory, 0))
+        visible_BLM = jnp.pad(visible_BLM, all_of_it, constant_values=True)
+        content_BLM = jnp.pad(content_BLM, all_of_it, constant_values=True)
+
+    content = Context(
+        visible=_by_head(content_BLM),
+        table=table,
+        same_segment=same_BLM,
+        reversed_B=streams.reversed_B,
+    )
+    targets_BP = streams.targets_BP
+    if targets_BP is None:
+        return content, content
+    rows_BP1 = targets_BP[:, :, None]
+    if visible_BLM is not None:
+        shape = (len(targets_BP), *visible_BLM.shape[1:])
+        visible_BLM = jnp.broadcast_to(visible_BLM, shape)
+        visible_BLM = jnp.take_along_axis(visible_BLM, rows_BP1, axis=1)
+    query = Context(
+        visible=_by_head(visible_BLM),
+        places_BP=targets_BP,
+        table=table,
+        same_segment=jnp.take_along_axis(same_BLM, rows_BP1, axis=1),
+        reversed_B=streams.reversed_B,
+    )
+    return content, query
+
+
+def _by_head(visible_BLM: jax.Array | None) -> jax.Array | None:
+    return None if visible_BLM is None else visible_BLM[:, None]
+
+
+def sinusoids(config: EncoderConfig, queries: int, keys: int) -> jax.Array:
+    """Returns sines and cosines of each distance, and of its negative, [2, R, D]."""
+    distance = distances(queries, keys).astype(np.float32)
+    if config.clamp_length:
+        distance = np.clip(distance, -config.clamp_length, config.clamp_length)
+    exponent = np.arange(0, config.width, 2, dtype=np.float32) / config.width
+    angle = distance[:, None] / np.power(np.float32(10_000.0), exponent)
+    forward = np.concatenate([np.sin(angle), np.cos(angle)], axis=-1)
+    backward = np.concatenate([-np.sin(angle), np.cos(angle)], axis=-1)
+    return jnp.asarray(np.stack([forward, backward]))
+
+
+def with_memory(x_BLD: jax.Array, memory_BMD: jax.Array | None) -> jax.Array:
+    """Returns the states with those of the segment before in front of them."""
+    if memory_BMD is None:
+        return x_BLD
+    return jnp.concatenate([memory_BMD.astype(x_BLD.dtype), x_BLD], axis=1)
+
+
+def next_memory(
+    config: EncoderConfig, x_BLD: jax.Array, memory_BMD: jax.Array | None
+) -> jax.Array:
+    """Returns the states that the next segment will look back at."""
+    if config.reuse_length:
+        x_BLD = x_BLD[:, : config.reuse_length]
+    carried_BMD = with_memory(x_BLD, memory_BMD)[:, -config.memory_length :]
+    return jax.lax.stop_gradient(carried_BMD)
+
+
+class RelativeAttention(nn.Module):
+    """Attention by content, distance and segment, with its output projection."""
+
+    config: EncoderConfig
+    dtype: Any
+
+    @nn.compact
+    def __call__(
+        self,
+        x_BLD: jax.Array,
+        source_BMD: jax.Array,
+        context: Context,
+        dropout: DropoutKey | None,
+    ) -> jax.Array:
+        """Returns [B, L, D]: what the queries `x_BLD` find in `source_BMD`."""
+        c = self.config
+        assert context.table is not None
+        assert context.same_segment is not None
+        q_BLHK = to_heads(c, self.dtype, "query", use_bias=False)(x_BLD)
+        k_BMHK = to_heads(c, self.dtype, "key", use_bias=False)(source_BMD)
+        v_BMHK = to_heads(c, self.dtype, "value", use_bias=False)(source_BMD)
+        table = context.table.astype(self.dtype)
+        kr = to_heads(c, self.dtype, "position_key", use_bias=False)(table)
+        if context.reversed_B is not None:
+            kr = kr[context.reversed_B.astype(jnp.int32)]
+
+        heads = (c.num_heads, c.head_width)
+        bias = lambda name: self.param(name, c.initializer, heads).astype(self.dtype)
+        segment_2HK = self.param("segment_embed", c.initializer, (2, *heads))
+        by_distance = query_scores(
+            q_BLHK + bias("position_bias"), kr, k_BMHK.shape[1], context.places_BP
+        )
+        by_segment_BHL2 = jnp.einsum(
+            "blhk,shk->bhls",
+            q_BLHK + bias("segment_bias"),
+            segment_2HK.astype(self.dtype),
+            preferred_element_type=jnp.float32,
+        )
+        same, other = jnp.split(by_segment_BHL2, 2, axis=-1)
+        by_segment = jnp.where(context.same_segment[:, None], same, other)
+        scale = c.head_width**-0.5
+        mixed_BLHK = attend(
+            q_BLHK + bias("content_bias"),
+            k_BMHK,
+            v_BMHK,
+            visible=context.visible,
+            scale=scale,
+            bias_BHLM=(by_distance + by_segment) * scale,
+            dropout_rate=c.attention_dropout_rate,
+            dropout=dropout,
+        )
+        return from_heads(c, self.dtype, "out", use_bias=False)(mixed_BLHK)
