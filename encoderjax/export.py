@@ -127,12 +127,13 @@ def _write_hf(folder: Path, loaded: LoadedModel) -> int:
     config_json |= _token_ids(loaded, config_json)
     weights.write_json(folder / "config.json", config_json)
     weights.write_safetensors(folder / weights.SAFETENSORS, tensors)
+    told = family_of(config_json, folder)  # of families alike, the first
     extra = {
         "family": family,
-        "model": beside(config, family, config_json),
+        "model": beside(config, told, config_json),
         "heads": [name for name in loaded.head_names if name not in held],
     }
-    if homeless or extra["model"] or family != family_of(config_json, folder):
+    if homeless or extra["model"] or family != told:
         weights.write_json(folder / EXTRA_INDEX, extra)
     if homeless:
         weights.write_safetensors(folder / EXTRA, homeless)

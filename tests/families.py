@@ -4,6 +4,10 @@ import numpy as np
 import torch
 import transformers as t
 
+from encoderjax.interop.huggingface import leaf_shapes
+from encoderjax.interop.weights import tree_of
+from encoderjax.models.config import EncoderConfig
+
 torch.set_num_threads(1)  # the machine is shared with jax's threads
 
 # All sizes differ, so that no two dimensions can be taken for each other.
@@ -157,3 +161,13 @@ def torch_inputs(model, batch: dict[str, np.ndarray]) -> dict[str, torch.Tensor]
     if batch["segments"].any():
         inputs["token_type_ids"] = torch.tensor(batch["segments"])
     return inputs
+
+
+def random_params(config: EncoderConfig, *heads: str, generator=None) -> dict:
+    """Returns parameters of ours, drawn by numpy: nothing has to be compiled."""
+    rng = np.random.default_rng(0)
+    leaves = {
+        path: rng.normal(float(path.endswith("scale")), 0.15, shape).astype(np.float32)
+        for path, shape in leaf_shapes(config, heads, generator).items()
+    }
+    return tree_of(leaves)

@@ -1,33 +1,18 @@
 """Hugging Face's folders: config.json and tensors, both ways.
 
 A family file lists its names as data (`models/families/names.py`); this is the engine
-that reads them. A row gives a name there, a path here and a layout:
-
-  same             one tensor, as it is
-  flat             [H K]                 [H, K]
-  one_row          [1, 1, D]             [D]
-  width_last       [D, H, K]             [H, K, D]
-  norm             weight, bias          scale, bias
-  dense            weight [out, in]      kernel [in, out]
-  convolution      weight [out, in, w]   kernel [w, in, out]
-  to_heads         weight [H K, D]       kernel [D, H, K], bias [H, K]
-  from_heads       weight [D, H K]       kernel [H, K, D]
-  stacked          weight [n out, in]    n kernels [in, out]
-  stacked_heads    weight [n H K, D]     n kernels [D, H, K]
-  heads_of_stacks  weight [H n K, D]     n kernels [D, H, K]
-
-Layers are stacked on axis 0 here and have names of their own there.
+that reads them, row by row.
 """
 
 import dataclasses
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import jax
 import numpy as np
 
 from encoderjax.command import did_you_mean
 from encoderjax.errors import UserError
+from encoderjax.interop.layouts import LAYOUTS, Layout
 from encoderjax.interop.weights import leaves_of, tree_of
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.families import FAMILIES
@@ -197,91 +182,6 @@ def held_heads(family: str, head_names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
-    """How one tensor there is laid out in one or more leaves here.
-
-    Attributes:
-      shape: the shape there, of the shapes here.
-      join: the tensor there, of the leaves here.
-      split: the leaves here, of the tensor there and the shapes here.
-    """
-
-    shape: Callable[[list[tuple[int, ...]]], tuple[int, ...]]
-    join: Callable[[list[np.ndarray]], np.ndarray]
-    split: Callable[[np.ndarray, list[tuple[int, ...]]], list[np.ndarray]]
-
-
-def _reshaped(shape: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Layout:
-    return Layout(
-        shape=lambda shapes: shape(shapes[0]),
-        join=lambda leaves: leaves[0].reshape(shape(leaves[0].shape)),
-        split=lambda tensor, shapes: [tensor.reshape(shapes[0])],
-    )
-
-
-def _transposed(*axes: int) -> Layout:
-    """The axes there, as those here."""
-    back = tuple(np.argsort(axes))
-    return Layout(
-        shape=lambda shapes: tuple(shapes[0][axis] for axis in axes),
-        join=lambda leaves: leaves[0].transpose(axes),
-        split=lambda tensor, shapes: [tensor.transpose(back)],
-    )
-
-
-def _kernel(num_inputs: int, heads_first: bool = False) -> Layout:
-    """Kernels [*inputs, *outputs] here; [n outputs, inputs] there.
-
-    With `heads_first` the first axis of the outputs comes before that of the kernels.
-    """
-
-    def shape(shapes):
-        inputs, outputs = shapes[0][:num_inputs], shapes[0][num_inputs:]
-        return len(shapes) * math.prod(outputs), math.prod(inputs)
-
-    def join(leaves):
-        inputs = math.prod(leaves[0].shape[:num_inputs])
-        outputs = leaves[0].shape[num_inputs:]
-        stack = np.stack([leaf.reshape(inputs, *outputs) for leaf in leaves], axis=1)
-        if heads_first:
-            stack = np.swapaxes(stack, 1, 2)
-        return stack.reshape(inputs, -1).T
-
-    def split(tensor, shapes):
-        outputs, count = shapes[0][num_inputs:], len(shapes)
-        if heads_first:
-            stack = tensor.T.reshape(-1, outputs[0], count, *outputs[1:])
-            stack = np.swapaxes(stack, 1, 2)
-        else:
-            stack = tensor.T.reshape(-1, count, *outputs)
-        return [stack[:, n].reshape(shape) for n, shape in enumerate(shapes)]
-
-    return Layout(shape, join, split)
-
-
-_SAME = _reshaped(lambda shape: shape)
-_FLAT = _reshaped(lambda shape: (math.prod(shape),))
-_WEIGHT_AND_BIAS = ((".weight", "/kernel"), (".bias", "/bias"))
-_PARTS: dict[str, tuple[tuple[str, str, Layout], ...]] = {
-    "same": (("", "", _SAME),),
-    "flat": (("", "", _FLAT),),
-    "one_row": (("", "", _reshaped(lambda shape: (1, 1, *shape))),),
-    "width_last": (("", "", _transposed(2, 0, 1)),),
-    "norm": ((".weight", "/scale", _SAME), (".bias", "/bias", _SAME)),
-    "dense": ((".weight", "/kernel", _kernel(1)), (".bias", "/bias", _SAME)),
-    "convolution": (
-        (".weight", "/kernel", _transposed(2, 1, 0)),
-        (".bias", "/bias", _SAME),
-    ),
-    "to_heads": ((".weight", "/kernel", _kernel(1)), (".bias", "/bias", _FLAT)),
-    "from_heads": ((".weight", "/kernel", _kernel(2)), (".bias", "/bias", _SAME)),
-    "stacked": ((".weight", "/kernel", _kernel(1)),),
-    "stacked_heads": ((".weight", "/kernel", _kernel(1)),),
-    "heads_of_stacks": ((".weight", "/kernel", _kernel(1, heads_first=True)),),
-}
-
-
-@dataclasses.dataclass(frozen=True)
 class Tensor:
     """One tensor there and its place here.
 
@@ -326,7 +226,7 @@ def expand_rows(
 ) -> Iterator[Tensor]:
     """Yields every tensor that the family's rows stand for in a model."""
     for name, paths, layout in names_of(family).rows:
-        for there, here, kind in _PARTS[layout]:
+        for there, here, kind in LAYOUTS[layout]:
             places = tuple(path + here for path in paths.split())
             if places[0] not in shapes:
                 continue
@@ -351,7 +251,11 @@ def params_to_hf(
     """
     leaves = {path: np.asarray(leaf) for path, leaf in leaves_of(params).items()}
     leaves = _unshared(leaves, config)
-    rows = list(expand_rows(family, config, {p: x.shape for p, x in leaves.items()}))
+    # The mask decoder's positions are no input's: under that name they would be.
+    plain = dataclasses.replace(config, mask_decoder_layers=0)
+    known = leaf_shapes(plain, tuple(params.get("heads", {})))
+    shapes = {path: leaf.shape for path, leaf in leaves.items() if path in known}
+    rows = list(expand_rows(family, config, shapes))
     named = {path for row in rows for path in row.paths}
     homeless = {path: leaf for path, leaf in leaves.items() if path not in named}
     return {row.name: row.to_hf(leaves) for row in rows}, homeless

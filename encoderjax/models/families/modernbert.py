@@ -156,7 +156,7 @@ HF = Names(
         (
             f"{_LAYER}.attn.Wqkv",
             f"{_OURS}/attention/query {_OURS}/attention/key {_OURS}/attention/value",
-            "stacked_heads",
+            "stacked",
         ),
         (f"{_LAYER}.attn.Wo", f"{_OURS}/attention/out", "from_heads"),
         (f"{_LAYER}.mlp_norm", f"{_OURS}/mlp_norm", "norm"),

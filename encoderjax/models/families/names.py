@@ -23,7 +23,7 @@ class Names:
       fixed: fields of config.json that this encoder has with one value only.
       tied: second names of one tensor; older files hold both.
       aliases: beginnings of names in other files, and what they are called here.
-      rows: (name there, path or paths here, layout); `interop.huggingface` lists the
+      rows: (name there, path or paths here, layout); `interop.layouts` lists the
         layouts. `{i}` is the layer, `{group}` and `{inner}` those of shared ones.
       token_ids: fields with the id of a special token, and its name in `Vocabulary`;
         their defaults there are those of the published vocabulary.
