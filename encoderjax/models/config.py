@@ -225,6 +225,11 @@ class EncoderConfig:
                 "'two_stream': absolute positions mean nothing to a carried state",
             ),
             (
+                self.mlm_head != "transform" and self.embed_width is not None,
+                f"model.mlm_head={self.mlm_head!r} needs tables as wide as the model: "
+                f"model.embed_width={self.embed_width} must be None",
+            ),
+            (
                 self.positions == "rope" and (self.width // self.num_heads) % 2,
                 "model.positions='rope' rotates pairs of columns: width / num_heads = "
                 f"{self.width // self.num_heads} must be even",

@@ -48,11 +48,6 @@ class MlmHead(nn.Module):
             width, use_bias = c.table_width, c.use_bias
             x_BPD = dense(c, self.dtype, width, use_bias=use_bias, name="dense")(x_BPD)
             x_BPD = norm(c, self.dtype, name="norm")(_activate(c, x_BPD))
-        elif c.embed_width is not None:
-            raise UserError(
-                f"model.mlm_head={c.mlm_head!r} needs tables as wide as the model: "
-                f"model.embed_width={c.embed_width} must be None"
-            )
         logits_BPV = _vocabulary_scores(x_BPD.astype(self.dtype), table_VE)
         if c.mlm_head == "bare":
             return logits_BPV

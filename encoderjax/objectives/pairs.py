@@ -19,7 +19,7 @@ from encoderjax.objectives.objective import DeviceBatch, Objective, Terms
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _PairObjective(Objective):
-    """Classifies pairs from the pooled first token; reads the key `second`, [B]."""
+    """Classifies pairs from the first token; reads the key `second`, [B]."""
 
     second: ClassVar[str]
 
@@ -30,8 +30,11 @@ class _PairObjective(Objective):
                 f"objectives.{self.name} needs data.second={self.second!r}, not "
                 f"{data.second!r}; change it or leave the objective out"
             )
-        if not model.pooler:
-            raise UserError(f"objectives.{self.name} needs model.pooler=True")
+        if model.pair_head == "pooled" and not model.pooler:
+            raise UserError(
+                f"objectives.{self.name} needs model.pooler=True, or model.pair_head="
+                "'raw_cls'"
+            )
         return self
 
     def counts(self, batch: DeviceBatch) -> Terms:
