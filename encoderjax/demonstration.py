@@ -1,10 +1,12 @@
 """What a finished run shows: masks filled in held-out text, and what to do next."""
 
+import re
 from pathlib import Path
 
 import numpy as np
 
 from encoderjax.data.random import Draws
+from encoderjax.data.tokenizers import Tokenizer
 from encoderjax.evaluate import unigram_entropy
 from encoderjax.experiment import EVAL_SEED, Experiment
 from encoderjax.fill_mask import fill_masks
@@ -31,18 +33,35 @@ def masked_texts(experiment: Experiment) -> list[tuple[str, list[str]]]:
         whole = ~vocabulary.continues_word_V[ids] & ~vocabulary.special_V[ids]
         whole[:-1] &= ~vocabulary.continues_word_V[ids[1:]]
         words = np.flatnonzero(whole)
-        words = [w for w in words if corpus.tokenizer.tokens([ids[w]])[0].isalpha()]
+        words = [w for w in words if _spelling(corpus.tokenizer, ids[w]).isalpha()]
         if not 10 <= len(ids) <= longest or len(words) < 2 * _MASKS:
             continue
         draws = Draws(EVAL_SEED, np.zeros(1, int), np.asarray([sentence]))
         keys = draws.bits("demonstration", len(words))[0]
         chosen = sorted(words[i] for i in np.argsort(keys)[:_MASKS])
-        hidden = corpus.tokenizer.tokens(ids[chosen])
+        hidden = [_spelling(corpus.tokenizer, i) for i in ids[chosen]]
         ids[chosen] = vocabulary.mask_id
-        found.append((corpus.tokenizer.decode(ids), hidden))
+        found.append((_spaced_masks(corpus.tokenizer, ids), hidden))
         if len(found) == _TEXTS:
             break
     return found
+
+
+def _spelling(tokenizer: Tokenizer, i: int) -> str:
+    """Returns a piece without the mark of a word's start."""
+    return tokenizer.decode([i]).strip()
+
+
+def _spaced_masks(tokenizer: Tokenizer, ids: np.ndarray) -> str:
+    """Returns the text of `ids`, a space before every mask.
+
+    A mask has no mark of a word's start, so that some decoders join it to the word
+    before. Those tokenizers take the space for a part of the mask.
+    """
+    mask = re.escape(tokenizer.mask_token)
+    return re.sub(
+        rf"\s*{mask}", f" {tokenizer.mask_token}", tokenizer.decode(ids)
+    ).strip()
 
 
 def demonstration(workdir: Path, experiment: Experiment) -> str:
@@ -56,14 +75,15 @@ def demonstration(workdir: Path, experiment: Experiment) -> str:
     examples = masked_texts(experiment)
     if not examples:  # no sentence is short and plain enough to show
         return "\n".join(lines)
-    model = load_model(workdir)
+    model, tokenizer = load_model(workdir), experiment.corpus.tokenizer
     lines += ["", "masks filled in held-out text:"]
     filled = fill_masks(model, [text for text, _ in examples], top=4)
     for (text, hidden), result in zip(examples, filled, strict=True):
         lines.append(f"  {text}")
         for word, guesses in zip(hidden, result.masks, strict=True):
             shown = ", ".join(
-                f"{guess.token} {guess.probability:.2f}" for guess in guesses
+                f"{_spelling(tokenizer, guess.id)} {guess.probability:.2f}"
+                for guess in guesses
             )
             lines.append(f"    was {word!r}: {shown}")
     return "\n".join(lines)

@@ -103,12 +103,16 @@ class _Draft:
 
     def __init__(self, text: str, tokenizer: Tokenizer, max_length: int):
         self.text = text
+        # BERT's spelling of the mask is known to all, and means the mask to any model.
+        text = text.replace("[MASK]", tokenizer.mask_token)
         ids, segments = _encoded(tokenizer, text, None, max_length)
         self.ids, self.segments = ids.copy(), segments
         self.positions = np.flatnonzero(ids == tokenizer.vocabulary.mask_id).tolist()
         if not self.positions:
-            mask = tokenizer.tokens([tokenizer.vocabulary.mask_id])[0]
-            raise UserError(f"text {text!r} has no {mask}; write one where to predict")
+            raise UserError(
+                f"text {self.text!r} has no {tokenizer.mask_token}; write one where to "
+                "predict"
+            )
         self.waiting = list(self.positions)
         self.masks: dict[int, tuple[Candidate, ...]] = {}
 
@@ -126,7 +130,7 @@ class _Draft:
         end = len(self.ids) - len(layout.after)
         return Filled(
             text=self.text,
-            filled=tokenizer.decode(self.ids[len(layout.before) : end]),
+            filled=tokenizer.decode(self.ids[len(layout.before) : end]).strip(),
             masks=tuple(self.masks[position] for position in self.positions),
             sequence=tuple(self.positions.index(position) for position in self.masks),
         )
@@ -140,40 +144,43 @@ def _predict_masks(
     top: int,
 ) -> list[list[list[Candidate]]]:
     """Returns the candidates of every waiting mask of every text of a batch."""
-    places = [(b, at) for b, draft in enumerate(batch) for at in draft.waiting]
-    rows_P, columns_P = np.zeros((2, _rounded(len(places), _MASKS_STEP)), np.int32)
-    rows_P[: len(places)], columns_P[: len(places)] = zip(*places, strict=True)
     inputs = _padded([(d.ids, d.segments) for d in batch], tokenizer, encoder)
+    most = max(len(draft.waiting) for draft in batch)
+    places_BP = np.zeros((len(inputs[0]), _rounded(most, _MASKS_STEP)), np.int32)
+    for row, draft in enumerate(batch):
+        begin = _begin(tokenizer, len(draft.ids), inputs[0].shape[1])
+        places_BP[row] = draft.waiting[0]
+        places_BP[row, : len(draft.waiting)] = draft.waiting
+        places_BP[row] += begin
     ordinary_V = np.zeros(encoder.config.vocab_size, bool)
     ordinary_V[tokenizer.vocabulary.ordinary_ids] = True
-    ids_PT, probabilities_PT = jax.device_get(
-        _score_masks(encoder, params, inputs, rows_P, columns_P, ordinary_V, top)
+    ids_BPT, chances_BPT = jax.device_get(
+        _score_masks(encoder, params, inputs, places_BP, ordinary_V, top)
     )
-    predictions: list[list[list[Candidate]]] = [[] for _ in batch]
-    for p, (row, _) in enumerate(places):
-        ranked = zip(
-            tokenizer.tokens(ids_PT[p]), ids_PT[p], probabilities_PT[p], strict=True
-        )
-        predictions[row].append(
-            [Candidate(token, int(i), float(chance)) for token, i, chance in ranked]
-        )
-    return predictions
+    return [
+        [
+            _candidates(tokenizer, ids_BPT[row, p], chances_BPT[row, p])
+            for p in range(len(draft.waiting))
+        ]
+        for row, draft in enumerate(batch)
+    ]
+
+
+def _candidates(tokenizer: Tokenizer, ids_T, chances_T) -> list[Candidate]:
+    ranked = zip(tokenizer.tokens(ids_T), ids_T, chances_T, strict=True)
+    return [Candidate(token, int(i), float(chance)) for token, i, chance in ranked]
 
 
 @functools.partial(jax.jit, static_argnames=("encoder", "top"))
-def _score_masks(encoder, params, inputs, rows_P, columns_P, ordinary_V, top: int):
-    """Returns the ids and probabilities [P, T] of the likeliest ordinary tokens."""
-
-    def logits(encoder: EncoderModel) -> jax.Array:
-        hidden_BLD = encoder.encoder(*inputs).hidden
-        # Just the masks: the scores of a whole batch would be B x L x V.
-        return encoder.mlm_logits(hidden_BLD[rows_P, columns_P][None])[0]
-
-    logits_PV = encoder.apply({"params": params}, method=logits)
-    probabilities_PV = jax.nn.softmax(logits_PV)
-    ranked_PV = jnp.where(ordinary_V, probabilities_PV, -1.0)
-    probabilities_PT, ids_PT = jax.lax.top_k(ranked_PV, top)
-    return ids_PT, probabilities_PT
+def _score_masks(encoder, params, inputs, places_BP, ordinary_V, top: int):
+    """Returns the ids and probabilities [B, P, T] of the likeliest ordinary tokens."""
+    logits_BPV = encoder.apply(
+        {"params": params}, *inputs, places_BP, method=EncoderModel.fill
+    )
+    probabilities_BPV = jax.nn.softmax(logits_BPV)
+    ranked_BPV = jnp.where(ordinary_V, probabilities_BPV, -1.0)
+    probabilities_BPT, ids_BPT = jax.lax.top_k(ranked_BPV, top)
+    return ids_BPT, probabilities_BPT
 
 
 def _checked_top(top: int, tokenizer: Tokenizer) -> int:
@@ -248,12 +255,19 @@ def _padded(
     num_rows = 1 << (len(texts) - 1).bit_length()
     ids_BL = np.full((num_rows, length), tokenizer.vocabulary.pad_id, np.int32)
     mask_BL = np.zeros((num_rows, length), bool)
-    segments_BL = np.zeros((num_rows, length), np.int32)
+    segments_BL = np.full((num_rows, length), tokenizer.layout.pad, np.int32)
     for row, (ids, segments) in enumerate(texts):
-        ids_BL[row, : len(ids)] = ids
-        mask_BL[row, : len(ids)] = True
-        segments_BL[row, : len(ids)] = segments
+        begin = _begin(tokenizer, len(ids), length)
+        columns = slice(begin, begin + len(ids))
+        ids_BL[row, columns] = ids
+        mask_BL[row, columns] = True
+        segments_BL[row, columns] = segments
     return ids_BL, mask_BL, segments_BL
+
+
+def _begin(tokenizer: Tokenizer, size: int, length: int) -> int:
+    """Returns the column where a text begins in a padded row."""
+    return length - size if tokenizer.layout.pads_left else 0
 
 
 def _rounded(size: int, step: int) -> int:

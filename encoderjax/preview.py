@@ -15,7 +15,6 @@ from encoderjax.config import RunConfig, add_config_flag, parse_with_config
 from encoderjax.data.pipeline import Batch
 from encoderjax.data.segment_pairs import LABEL_NAMES
 from encoderjax.data.tokenizers import Tokenizer, Vocabulary
-from encoderjax.data.wordpiece import SPECIALS
 from encoderjax.experiment import Experiment
 from encoderjax.objectives.masking import KEPT, MASKED, REPLACED
 from encoderjax.objectives.mlm import KINDS
@@ -132,17 +131,17 @@ def _run_lengths(selected_BL: np.ndarray) -> np.ndarray:
 
 def _row(batch: Batch, row: int, tokenizer: Tokenizer, labels) -> dict[str, Any]:
     """Returns one row with its corruption spelled out."""
-    length = int(batch["mask"][row].sum())
-    ids = batch["ids"][row, :length]
+    real_L = batch["mask"][row]
+    first, ids = int(real_L.argmax()), batch["ids"][row, real_L]
     tokens = tokenizer.tokens(ids)
     predictions, marks = [], {}
     used = batch["mlm/weights"][row] > 0 if "mlm/weights" in batch else []
     for slot in np.flatnonzero(used):
-        position = int(batch["mlm/positions"][row, slot])
+        position = int(batch["mlm/positions"][row, slot]) - first
         (label,) = tokenizer.tokens([int(batch["mlm/labels"][row, slot])])
         kind = int(batch["mlm/kinds"][row, slot])
         marks[position] = {
-            MASKED: f"[MASK]({label})",
+            MASKED: f"{tokenizer.mask_token}({label})",
             REPLACED: f"{tokens[position]}(was {label})",
             KEPT: f"{label}(kept)",
         }[kind]
@@ -151,25 +150,32 @@ def _row(batch: Batch, row: int, tokenizer: Tokenizer, labels) -> dict[str, Any]
     return {
         "row": int(batch["row"][row]),
         "label": labels[int(batch["second"][row])],
-        "text": _text(tokens, marks),
+        "text": _text(tokenizer, ids, marks),
         "tokens": tokens,
         "ids": ids.tolist(),
-        "segments": batch["segments"][row, :length].tolist(),
+        "segments": batch["segments"][row, real_L].tolist(),
         "predictions": predictions,
     }
 
 
-def _text(tokens: list[str], marks: dict[int, str]) -> str:
+def _text(tokenizer: Tokenizer, ids: np.ndarray, marks: dict[int, str]) -> str:
     """Joins pieces to words; special and marked tokens stand apart."""
-    parts: list[str] = []
-    joins = False  # whether a piece may be joined to what stands before
-    for position, token in enumerate(tokens):
-        if joins and position not in marks and token.startswith("##"):
-            parts[-1] += token[2:]
-            continue
-        parts.append(marks.get(position, token))
-        joins = position not in marks and token not in SPECIALS
-    return " ".join(parts)
+    vocabulary = tokenizer.vocabulary
+    words: list[str | list[int]] = []  # a mark, or the pieces of a word
+    for position, i in enumerate(ids):
+        before = words[-1] if words else ""
+        if position in marks:
+            words.append(marks[position])
+        elif (
+            isinstance(before, list)
+            and vocabulary.continues_word_V[i]
+            and not vocabulary.special_V[before[-1]]
+        ):
+            before.append(i)
+        else:
+            words.append([i])
+    spelled = (w if isinstance(w, str) else tokenizer.decode(w).strip() for w in words)
+    return " ".join(spelled)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,5 +1,6 @@
 """Masks are filled as a computation in PyTorch with the same weights fills them."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -8,9 +9,11 @@ import torch
 from transformers import AutoTokenizer, BertForMaskedLM, BertModel
 
 from encoderjax import fill_mask
+from encoderjax.data.tokenizers import make_tokenizer
 from encoderjax.errors import UserError
 from encoderjax.fill_mask import fill_masks, pair_probability
 from encoderjax.interop.loading import load_model
+from tests.small_corpus import documents
 from tests.torch_models import VOCABULARY, random_bert, save_folder
 
 TEXT = "I [MASK] you because you are [MASK]"
@@ -87,6 +90,30 @@ def test_both_masks_are_filled_as_in_pytorch(loaded, reference, order):
     expected = reference.ids(TEXT)[0, 1:-1]
     expected[expected == 4] = torch.tensor(ids)
     assert filled.filled == reference.tokenizer.decode(expected)
+
+
+@pytest.mark.parametrize("pads_left", [False, True])
+def test_another_tokenizer_has_its_own_mask_and_padding(loaded, pads_left):
+    tokenizer = make_tokenizer("unigram/xlm_roberta:60", lambda: documents(12))
+    tokenizer.layout = dataclasses.replace(tokenizer.layout, pads_left=pads_left)
+    model = dataclasses.replace(loaded, tokenizer=tokenizer)
+    texts = ["The [MASK] sees the ship", "The <mask> sees the ship", "the war <mask>"]
+    first, same, other = fill_masks(model, texts, top=3)
+    assert first.masks == same.masks
+    assert first.text == texts[0]
+    assert first.filled == same.filled
+    # The row that the model should have been given, padded to 32.
+    encoder, params = model.with_heads("mlm")
+    for text, filled in ((texts[1], same), (texts[2], other)):
+        ids, _ = tokenizer.encode_with_specials(text)
+        row = np.full((1, 32), tokenizer.vocabulary.pad_id)
+        row[0, slice(-len(ids), None) if pads_left else slice(len(ids))] = ids
+        real = row != tokenizer.vocabulary.pad_id
+        out = encoder.apply({"params": params}, row, real, np.zeros_like(row))
+        logits = np.asarray(out.logits)[row == tokenizer.vocabulary.mask_id][0]
+        ordinary = tokenizer.vocabulary.ordinary_ids
+        expected = ordinary[np.argsort(-logits[ordinary])[:3]]
+        assert [c.id for c in filled.masks[0]] == expected.tolist()
 
 
 def test_the_worked_example_tells_the_orders_apart(reference):

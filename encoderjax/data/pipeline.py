@@ -6,7 +6,8 @@
 Batch keys made here (objectives add their own under their names):
   ids          int32 [B, L]   tokens, padded
   mask         bool [B, L]    True for real tokens
-  segments     int32 [B, L]   0 for the first segment, 1 for the second
+  segments     int32 [B, L]   0 for the first segment, 1 for the second, or as the
+                              tokenizer's layout has them
   second       int32 [B]      label of the second segment: 0 = the continuation
   row          uint32 [B]     number of the row, for the dropout masks
   row_weights  float32 [B]    0 for rows that only fill up the last batch
@@ -191,7 +192,6 @@ def assemble(
     """Lays out spans and special tokens: ids, mask and segments, each [B, L]."""
     start_B2, length_B2 = records_B["start"], records_B["length"].astype(np.int64)
     paired_B = length_B2[:, 1] > 0
-    columns_L = np.arange(length)
     ids_BL = np.full((len(records_B), length), lexicon.vocabulary.pad_id, np.int32)
 
     a_first = len(layout.before)
@@ -200,26 +200,34 @@ def assemble(
     b_last_B = b_first_B + length_B2[:, 1]
     end_B = b_last_B + len(layout.after)
 
+    # Places count from where the row begins, columns from the left of the batch.
+    begin_B = length - end_B if layout.pads_left else np.zeros_like(end_B)
+    places_BL = np.arange(length) - begin_B[:, None]
+
     for side, first_B, last_B in (
         (0, np.full_like(a_last_B, a_first), a_last_B),
         (1, b_first_B, b_last_B),
     ):
-        inside_BL = (columns_L >= first_B[:, None]) & (columns_L < last_B[:, None])
+        inside_BL = (places_BL >= first_B[:, None]) & (places_BL < last_B[:, None])
         offset_B = start_B2[:, side] - first_B
-        positions = np.broadcast_to(columns_L, inside_BL.shape) + offset_B[:, None]
+        positions = places_BL + offset_B[:, None]
         ids_BL[inside_BL] = split.tokens.take(positions[inside_BL])
 
     every = np.arange(len(records_B))
-    for column, token in enumerate(layout.before):
-        ids_BL[:, column] = token
-    for column, token in enumerate(layout.between):
-        ids_BL[every[paired_B], (a_last_B + column)[paired_B]] = token
-    for column, token in enumerate(layout.after):
-        ids_BL[every, b_last_B + column] = token
+    for place, token in enumerate(layout.before):
+        ids_BL[every, begin_B + place] = token
+    for place, token in enumerate(layout.between):
+        ids_BL[every[paired_B], (begin_B + a_last_B + place)[paired_B]] = token
+    for place, token in enumerate(layout.after):
+        ids_BL[every, begin_B + b_last_B + place] = token
 
-    mask_BL = columns_L < end_B[:, None]
-    second_BL = mask_BL & (columns_L >= b_first_B[:, None]) & paired_B[:, None]
-    return {"ids": ids_BL, "mask": mask_BL, "segments": second_BL.astype(np.int32)}
+    mask_BL = (places_BL >= 0) & (places_BL < end_B[:, None])
+    second_BL = mask_BL & (places_BL >= b_first_B[:, None]) & paired_B[:, None]
+    segments_BL = np.where(second_BL, layout.second, 0)
+    if layout.final is not None:
+        segments_BL[every, begin_B + end_B - 1] = layout.final
+    segments_BL[~mask_BL] = layout.pad
+    return {"ids": ids_BL, "mask": mask_BL, "segments": segments_BL.astype(np.int32)}
 
 
 _T = TypeVar("_T")

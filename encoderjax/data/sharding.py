@@ -17,7 +17,6 @@ from encoderjax.data import corpus as corpus_format
 from encoderjax.data.corpus import MANIFEST, SPLITS, UNFINISHED, Corpus, ShardSplit
 from encoderjax.data.random import hash_words, site_number
 from encoderjax.data.sources import Document, Origin
-from encoderjax.data.tokenizers import FILES as TOKENIZER_FILES
 from encoderjax.data.tokenizers import Tokenizer
 from encoderjax.errors import UserError
 
@@ -136,7 +135,7 @@ class Sharding:
         }
         for record in self.records:
             files.update(record["files"])
-        for name in TOKENIZER_FILES:
+        for name in self.tokenizer.files:
             content = (self.out / name).read_bytes()
             digest = hashlib.sha256(content).hexdigest()
             files[name] = {"sha256": digest, "bytes": len(content)}

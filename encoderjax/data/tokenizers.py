@@ -1,8 +1,9 @@
-"""WordPiece tokenizers: training, loading, saving, and what rows need of them.
+"""Tokenizers: text to ids and back, loading, saving, and what rows need of them.
 
-A `Tokenizer` is fully described by its `tokenizer.json`, which this module writes
-itself (`wordpiece.tokenizer_json`): the same vocabulary and options give the same
-bytes, and so the same sha256, whatever the version of the `tokenizers` library.
+There are three kinds, each with a module: WordPiece, byte-level BPE and SentencePiece
+unigram. A `Tokenizer` is fully described by its `tokenizer.json`, which is written
+here: the same vocabulary and options give the same bytes, and so the same sha256,
+whatever the version of the `tokenizers` library.
 
 Shapes: V vocabulary.
 """
@@ -10,36 +11,38 @@ Shapes: V vocabulary.
 import dataclasses
 import functools
 import hashlib
-import itertools
 import json
 import os
 import pathlib
-import re
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import tokenizers
 
+from encoderjax.data.bytelevel import (
+    read_bytelevel_files,
+    read_bytelevel_json,
+    train_bytelevel,
+)
+from encoderjax.data.tokenizer_families import FAMILIES, ROLES, UNUSED, Family
+from encoderjax.data.tokenizer_json import (
+    Scheme,
+    tokenizer_document,
+    without_specials,
+)
+from encoderjax.data.tokenizer_reading import Beside, read_json
+from encoderjax.data.unigram import (
+    read_unigram_json,
+    read_unigram_model,
+    train_unigram,
+)
+from encoderjax.data.word_cache import WordCache
 from encoderjax.data.wordpiece import (
-    PREFIX,
-    SPECIALS,
-    Options,
-    added_token,
-    tokenizer_json,
-    train_pieces,
+    read_wordpiece_json,
+    read_wordpiece_vocabulary,
+    train_wordpiece,
 )
 from encoderjax.errors import UserError
-
-FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
-
-_MEMO_WORDS = 2**20
-_UNSPACED_LENGTH = 12  # characters a "word" above which few words come twice
-# White space to Python, but removed as control characters by BERT's normaliser.
-_REMOVED = re.compile("[\v\f\x1c-\x1f\x85]")
-
-_UNUSED = re.compile(r"\[unused\d+\]")
-_FORMS = "wordpiece:SIZE, wordpiece_cased:SIZE, or a path to vocab.txt, "
-_FORMS += "tokenizer.json or a folder that holds one"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,11 +70,21 @@ class Layout:
     """The special tokens round one or two segments, by id.
 
     `before` and `between` belong to segment 0, `after` to the last segment.
+
+    Attributes:
+      second: the segment of the second text; 0 where both have the same.
+      final: the segment of the last special token, if it has one of its own.
+      pads_left: whether padding stands before the row.
+      pad: the segment of padding.
     """
 
     before: tuple[int, ...]
     between: tuple[int, ...]
     after: tuple[int, ...]
+    second: int = 1
+    final: int | None = None
+    pads_left: bool = False
+    pad: int = 0
 
     def num_special(self, segments: int) -> int:
         """Returns how many special tokens a row of 1 or 2 segments has."""
@@ -86,67 +99,35 @@ class Tokenizer:
     layout: Layout
     lowercase: bool
     sha256: str  # of the bytes of tokenizer.json
+    mask_token: str
 
-    def __init__(
-        self,
-        pieces: Sequence[str],
-        options: Options,
-        added: Sequence[dict] = (),
-    ):
-        ids = {piece: i for i, piece in enumerate(pieces)}
-        special = {token: ids[token] for token in SPECIALS}
-        added = list(added) or [added_token(i, t) for t, i in special.items()]
-        self._pieces = tuple(pieces)
-        self._options = options
-        self._json = tokenizer_json(ids, options, sorted(added, key=lambda t: t["id"]))
+    def __init__(self, scheme: Scheme):
+        self._scheme = scheme
+        document = tokenizer_document(scheme)
+        self._json = json.dumps(document, ensure_ascii=False, indent=1)
         self._prompts = tokenizers.Tokenizer.from_str(self._json)
         # A second one for corpora, in which "[MASK]" is five characters of text.
-        self._corpus = tokenizers.Tokenizer.from_str(self._json)
-        self._corpus.encode_special_tokens = True
-        self._added_text = not all(token["special"] for token in added)
-        self._known: dict[str, bytes] = {}
-        self.lowercase = options.lowercase
+        corpus = tokenizers.Tokenizer.from_str(json.dumps(without_specials(document)))
+        corpus.encode_special_tokens = True
+        found = [token for token in document["added_tokens"] if not token["special"]]
+        self._cache = WordCache(corpus, scheme, found)
+        self.lowercase = scheme.lowercase
         self.sha256 = hashlib.sha256(self._json.encode()).hexdigest()
-        self.vocabulary = _vocabulary(self._prompts, added)
-        separator = (self.vocabulary.sep_id,)
-        self.layout = Layout((self.vocabulary.cls_id,), separator, separator)
+        self.vocabulary = _vocabulary(self._prompts, scheme, document["added_tokens"])
+        self.layout = _layout(scheme.family, self.vocabulary)
+        self.mask_token = scheme.family.names["mask"]
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Returns the ids of each text, int32 and read-only, without special tokens.
 
         A special token that is spelled out in a text is text like any other.
-
-        No piece reaches over white space, so each spelling is tokenised once and
-        then looked up: on English prose about five times as fast on a core.
         """
-        words_T = [text.split() for text in texts]
-        whole_T = list(map(self._is_whole, texts, words_T))
-        if len(self._known) > _MEMO_WORDS:
-            self._known = {}
-        known = self._known  # word -> the bytes of its ids, which join fastest
-        spaced = itertools.compress(words_T, (not whole for whole in whole_T))
-        new = list(set().union(*spaced).difference(known))
-        known.update(zip(new, self._encode_whole(new), strict=True))
-        rest = iter(self._encode_whole(list(itertools.compress(texts, whole_T))))
-        joined = (
-            next(rest) if whole else b"".join(map(known.__getitem__, words))
-            for words, whole in zip(words_T, whole_T, strict=True)
-        )
-        return [np.frombuffer(ids, np.int32) for ids in joined]
-
-    def _is_whole(self, text: str, words: list[str]) -> bool:
-        """Says whether `text` has to be, or had better be, tokenised as a whole."""
-        unspaced = len(text) > _UNSPACED_LENGTH * len(words)  # Chinese, Thai, ...
-        return unspaced or self._added_text or _REMOVED.search(text) is not None
-
-    def _encode_whole(self, texts: Sequence[str]) -> list[bytes]:
-        encodings = self._corpus.encode_batch_fast(texts, add_special_tokens=False)
-        return [np.array(encoding.ids, np.int32).tobytes() for encoding in encodings]
+        return self._cache.encode(texts)
 
     def encode_with_specials(
         self, text: str, pair: str | None = None
     ) -> tuple[list[int], list[int]]:
-        """Returns the ids and segments of a whole row; "[MASK]" is the mask here."""
+        """Returns the ids and segments of a row; `mask_token` is the mask here."""
         encoding = self._prompts.encode(text, pair)
         return encoding.ids, encoding.type_ids
 
@@ -167,167 +148,179 @@ class Tokenizer:
             raise IndexError(f"id {i} is not in 0..{self.vocabulary.size - 1}")
         return token
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The names of the files that `save` writes."""
+        others = ("tokenizer_config.json", "tokenizer.json")
+        return (*self._scheme.files(), *others)
+
     def save(self, folder: str | os.PathLike) -> None:
-        """Writes FILES to `folder`; tokenizer.json last, so it means the others."""
+        """Writes `files` to `folder`; tokenizer.json last, so it means the others."""
         folder = pathlib.Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
+        family = self._scheme.family
         config = {
-            "tokenizer_class": "BertTokenizer",
-            "do_lower_case": self._options.lowercase,
-            "strip_accents": self._options.strip_accents,
-            "tokenize_chinese_chars": self._options.isolate_chinese,
-            **{f"{name[1:-1].lower()}_token": name for name in SPECIALS},
+            "tokenizer_class": family.hf_class,
+            **self._scheme.config(),
+            **{f"{role}_token": family.names[role] for role in ROLES},
         }
-        lines = "".join(f"{piece}\n" for piece in self._pieces)
-        (folder / "vocab.txt").write_bytes(lines.encode())
+        if family.pads_left:
+            config["padding_side"] = "left"
+        for name, content in self._scheme.files().items():
+            (folder / name).write_bytes(content)
         (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2))
         partial = folder / "tokenizer.json.partial"
         partial.write_bytes(self._json.encode())
         os.replace(partial, folder / "tokenizer.json")
 
 
-def _vocabulary(tokenizer: tokenizers.Tokenizer, added: Sequence[dict]) -> Vocabulary:
-    size = tokenizer.get_vocab_size()
-    entries = [tokenizer.id_to_token(i) or "" for i in range(size)]
-    ids = {token: i for i, token in enumerate(entries)}
-    special = {*SPECIALS, *(t["content"] for t in added if t["special"])}
-    continues = [len(e) > len(PREFIX) and e.startswith(PREFIX) for e in entries]
-    named = {f"{name[1:-1].lower()}_id": ids[name] for name in SPECIALS}
+# ---- what follows from the tokenizer ----
+
+
+def _vocabulary(
+    library: tokenizers.Tokenizer, scheme: Scheme, added: Sequence[dict]
+) -> Vocabulary:
+    size = library.get_vocab_size()
+    entries = [library.id_to_token(i) or "" for i in range(size)]
+    special = {*scheme.family.specials, *(t["content"] for t in added if t["special"])}
+    special_V = np.array([entry in special for entry in entries])
+    continues = [scheme.continues_word(entry) for entry in entries]
+    ids = {entry: i for i, entry in enumerate(entries)}
+    named = {f"{role}_id": ids[scheme.family.names[role]] for role in ROLES}
     return Vocabulary(
         size=size,
         **named,
-        special_V=np.array([entry in special for entry in entries]),
-        unused_V=np.array([bool(_UNUSED.fullmatch(entry)) for entry in entries]),
-        continues_word_V=np.array(continues),
+        special_V=special_V,
+        unused_V=np.array([bool(UNUSED.fullmatch(entry)) for entry in entries]),
+        continues_word_V=np.array(continues) & ~special_V,
+    )
+
+
+def _layout(family: Family, vocabulary: Vocabulary) -> Layout:
+    places = family.places(2)
+    a, b = (places.index(p) for p in places if p[0] in ("A", "B"))
+    before, between, after = (
+        tuple(getattr(vocabulary, f"{role}_id") for role, _ in part)
+        for part in (places[:a], places[a + 1 : b], places[b + 1 :])
+    )
+    (_, second), (_, last) = places[b], places[-1]
+    return Layout(
+        before,
+        between,
+        after,
+        second=second,
+        final=None if last == second else last,
+        pads_left=family.pads_left,
+        pad=family.pad_segment,
     )
 
 
 # ---- training ----
 
 
-def train_wordpiece(
-    texts: Iterable[str], vocab_size: int, *, lowercase: bool = True
-) -> Tokenizer:
-    """Trains a vocabulary of exactly `vocab_size` entries; one pass over `texts`.
+_TRAINED: dict[str, Callable[[Iterable[str], int], Scheme]] = {
+    "wordpiece": functools.partial(
+        train_wordpiece, family=FAMILIES["bert"], lowercase=True
+    ),
+    "wordpiece_cased": functools.partial(
+        train_wordpiece, family=FAMILIES["bert"], lowercase=False
+    ),
+    "bbpe": functools.partial(train_bytelevel, family=FAMILIES["roberta"]),
+    "unigram": functools.partial(train_unigram, family=FAMILIES["albert"]),
+    "unigram_cased": functools.partial(
+        train_unigram, family=FAMILIES["albert"], cased=True
+    ),
+}
+_TRAINED |= {
+    f"bbpe/{name}": functools.partial(train_bytelevel, family=FAMILIES[name])
+    for name in ("deberta", "modernbert")
+}
+_TRAINED |= {
+    f"unigram/{name}": functools.partial(train_unigram, family=FAMILIES[name])
+    for name in ("xlnet", "xlm_roberta", "deberta_v2")
+}
 
-    [PAD] [UNK] [CLS] [SEP] [MASK] are 0 to 4. The same texts give the same bytes,
-    whatever the number of threads.
-    """
-    options = Options(lowercase)
-    return Tokenizer(train_pieces(texts, vocab_size, options), options)
+FILE_NAMES = ("tokenizer.json", "vocab.txt", "vocab.json")
+FILE_NAMES += tuple(
+    dict.fromkeys(f.model_file for f in FAMILIES.values() if f.model_file)
+)
+FORMS = f"{', '.join(_TRAINED)}, each with :SIZE, or a path to "
+FORMS += f"{', '.join(FILE_NAMES)} or a folder that holds one"
 
 
 def make_tokenizer(spec: str, texts: Callable[[], Iterable[str]]) -> Tokenizer:
-    """Returns the tokenizer of `spec`: trained on `texts()`, or loaded."""
-    kind, _, size = spec.partition(":")
-    if kind in ("wordpiece", "wordpiece_cased"):
+    """Returns the tokenizer of `spec`: trained on `texts()`, or loaded.
+
+    A trained one has exactly the size asked for, special tokens included. The same
+    texts give the same bytes, whatever the number of threads.
+    """
+    if is_trained(spec):
+        kind, _, size = spec.partition(":")
         if not (size.isascii() and size.isdigit()):
             raise UserError(
                 f"--tokenizer={spec}: {size!r} is not a vocabulary size; "
                 f"write for example {kind}:30522"
             )
-        return train_wordpiece(texts(), int(size), lowercase=kind == "wordpiece")
+        return Tokenizer(_TRAINED[kind](texts(), int(size)))
     if not pathlib.Path(spec).exists():
-        raise UserError(f"--tokenizer={spec} is no file, folder or form; use {_FORMS}")
+        raise UserError(f"--tokenizer={spec} is no file, folder or form; use {FORMS}")
     return load_tokenizer(spec)
 
 
 def is_trained(spec: str) -> bool:
     """Says whether `spec` asks for training, as opposed to a tokenizer's path."""
-    return spec.partition(":")[0] in ("wordpiece", "wordpiece_cased")
+    return spec.partition(":")[0] in _TRAINED
 
 
 # ---- loading ----
 
 
 def load_tokenizer(path: str | os.PathLike) -> Tokenizer:
-    """Loads a vocab.txt, a tokenizer.json, or a folder with either.
+    """Loads a tokenizer from one of its files, or from a folder with one.
 
-    `do_lower_case` of a tokenizer_config.json beside it is respected. A vocab.txt
-    alone is taken for an uncased one when no entry has a capital.
+    A tokenizer_config.json and a config.json beside it are respected as transformers
+    does: they name the class, and so the family, and its options.
     """
     path = pathlib.Path(path)
     if path.is_dir():
-        found = [path / name for name in ("tokenizer.json", "vocab.txt")]
-        found = [file for file in found if file.is_file()]
+        found = [path / name for name in FILE_NAMES if (path / name).is_file()]
         if not found:
-            raise UserError(f"--tokenizer={path} has no tokenizer.json or vocab.txt")
+            names = " or ".join((", ".join(FILE_NAMES[:-1]), FILE_NAMES[-1]))
+            raise UserError(f"--tokenizer={path} has no {names}")
         path = found[0]
     if not path.is_file():
-        raise UserError(f"--tokenizer={path} does not exist; use {_FORMS}")
-    config_path = path.parent / "tokenizer_config.json"
-    config = _read_json(config_path) if config_path.is_file() else {}
-    read = _read_tokenizer_json if path.suffix == ".json" else _read_vocabulary
-    return read(path, config)
+        raise UserError(f"--tokenizer={path} does not exist; use {FORMS}")
+    return Tokenizer(_read(path, Beside.of(path.parent)))
 
 
-def _read_vocabulary(path: pathlib.Path, config: dict) -> Tokenizer:
-    try:
-        lines = path.read_bytes().decode().replace("\r\n", "\n").split("\n")
-    except UnicodeDecodeError as error:
+_JSON_READERS: dict[str, Callable[[pathlib.Path, dict, Beside], Scheme]] = {
+    "WordPiece": read_wordpiece_json,
+    "BPE": read_bytelevel_json,
+    "Unigram": read_unigram_json,
+}
+
+
+def _read(path: pathlib.Path, beside: Beside) -> Scheme:
+    if path.suffix == ".model":
+        return read_unigram_model(path, beside)
+    if path.name == "vocab.json":
+        return read_bytelevel_files(path, beside)
+    if path.suffix != ".json":
+        return read_wordpiece_vocabulary(path, beside)
+    document = read_json(path)
+    model = document.get("model")
+    if not isinstance(model, dict) or "vocab" not in model:
+        raise UserError(f"{path} has no model with a vocabulary; is it a tokenizer?")
+    kind = model.get("type", _untyped(model))
+    if kind not in _JSON_READERS:
         raise UserError(
-            f"{path} is not a vocabulary: byte {error.start} is not UTF-8"
-        ) from error
-    pieces = lines[:-1] if lines[-1] == "" else lines
-    _check_pieces(path, pieces)
-    ordinary = (p for p in pieces if p not in SPECIALS and not _UNUSED.fullmatch(p))
-    uncased = all(piece == piece.lower() for piece in ordinary)
-    return Tokenizer(pieces, _options(config, Options(lowercase=uncased)))
+            f"{path}: model is {kind}; only {', '.join(_JSON_READERS)} can be loaded"
+        )
+    return _JSON_READERS[kind](path, document, beside)
 
 
-def _read_tokenizer_json(path: pathlib.Path, config: dict) -> Tokenizer:
-    """Reads BERT's kind of tokenizer.json; the truncation and padding are dropped."""
-    document = _read_json(path)
-    model = document.get("model") or {}
-    normalizer = document.get("normalizer") or {}
-    splitter = document.get("pre_tokenizer") or {}
-    kinds = {
-        "model": (model.get("type", "WordPiece"), "WordPiece"),
-        "prefix": (model.get("continuing_subword_prefix"), PREFIX),
-        "normalizer": (normalizer.get("type"), "BertNormalizer"),
-        "pre_tokenizer": (splitter.get("type"), "BertPreTokenizer"),
-    }
-    for part, (kind, expected) in kinds.items():
-        if kind != expected:
-            raise UserError(
-                f"{path}: {part} is {kind}, expected {expected}; "
-                "only WordPiece tokenizers of BERT's kind can be loaded"
-            )
-    options = Options(
-        lowercase=normalizer["lowercase"],
-        strip_accents=normalizer["strip_accents"],
-        isolate_chinese=normalizer["handle_chinese_chars"],
-    )
-    pieces = [piece for piece, _ in sorted(model["vocab"].items(), key=lambda x: x[1])]
-    added = document.get("added_tokens") or []
-    ids = sorted({*model["vocab"].values(), *(token["id"] for token in added)})
-    if ids != list(range(len(ids))):
-        raise UserError(f"{path}: the ids of the vocabulary are not 0..{len(ids) - 1}")
-    _check_pieces(path, pieces)
-    return Tokenizer(pieces, _options(config, options), added)
-
-
-def _check_pieces(path: pathlib.Path, pieces: Sequence[str]) -> None:
-    if missing := [token for token in SPECIALS if token not in pieces]:
-        raise UserError(f"{path} has no {missing[0]}; BERT's five must be there")
-    if len(set(pieces)) < len(pieces):
-        line = next(i for i, p in enumerate(pieces) if p in pieces[:i])
-        raise UserError(f"{path}, line {line + 1}: {pieces[line]!r} is there twice")
-
-
-def _read_json(path: pathlib.Path) -> dict:
-    try:
-        document = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise UserError(f"{path} is not a JSON object")
-    return document
-
-
-def _options(config: dict, default: Options) -> Options:
-    return Options(
-        lowercase=config.get("do_lower_case", default.lowercase),
-        strip_accents=config.get("strip_accents", default.strip_accents),
-        isolate_chinese=config.get("tokenize_chinese_chars", default.isolate_chinese),
-    )
+def _untyped(model: dict) -> str:
+    """Returns the kind of a model of the time when it was not written down."""
+    if "merges" in model:
+        return "BPE"
+    return "Unigram" if isinstance(model["vocab"], list) else "WordPiece"

@@ -11,15 +11,24 @@ merges are then a function of the counts alone.
 import collections
 import dataclasses
 import itertools
-import json
-from collections.abc import Iterable, Iterator
+import pathlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
+from encoderjax.data.tokenizer_families import UNUSED, Family
+from encoderjax.data.tokenizer_reading import (
+    Beside,
+    added_entries,
+    check_entries,
+    check_specials,
+    checked_ids,
+    read_lines,
+)
 from encoderjax.errors import UserError
 
-SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PREFIX = "##"  # of a piece that continues a word
 
 # Longer words become [UNK]. BERT's own code has 200 here, but transformers builds
@@ -43,47 +52,71 @@ class Options:
     isolate_chinese: bool = True
 
 
-# ---- tokenizer.json ----
+@dataclasses.dataclass(frozen=True)
+class WordPiece:
+    """A vocabulary and how text is brought to it.
 
+    Attributes:
+      ids: the vocabulary, in the order of the ids.
+      added: the added tokens of tokenizer.json, for those that differ from the usual.
+    """
 
-def tokenizer_json(ids: dict[str, int], options: Options, added: list[dict]) -> str:
-    """Returns the text of tokenizer.json; `ids` in ascending order."""
-    template = {
-        "type": "TemplateProcessing",
-        "single": _template("[CLS]:0 A:0 [SEP]:0"),
-        "pair": _template("[CLS]:0 A:0 [SEP]:0 B:1 [SEP]:1"),
-        "special_tokens": {
-            token: {"id": token, "ids": [ids[token]], "tokens": [token]}
-            for token in ("[CLS]", "[SEP]")
-        },
-    }
-    document = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": added,
-        "normalizer": _normalizer(options),
-        "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "post_processor": template,
-        "decoder": {"type": "WordPiece", "prefix": PREFIX, "cleanup": True},
-        "model": {
-            "type": "WordPiece",
-            "unk_token": "[UNK]",
-            "continuing_subword_prefix": PREFIX,
-            "max_input_chars_per_word": MAX_WORD_LENGTH,
-            "vocab": ids,
-        },
-    }
-    return json.dumps(document, ensure_ascii=False, indent=1)
+    family: Family
+    ids: Mapping[str, int]
+    options: Options
+    added: Sequence[dict] = ()
 
+    @property
+    def lowercase(self) -> bool:
+        """Whether capitals are made small."""
+        return self.options.lowercase
 
-def _template(spelled: str) -> list[dict]:
-    parts = []
-    for part in spelled.split():
-        name, _, segment = part.partition(":")
-        kind = "Sequence" if name in ("A", "B") else "SpecialToken"
-        parts.append({kind: {"id": name, "type_id": int(segment)}})
-    return parts
+    def parts(self) -> dict:
+        """Returns the parts of tokenizer.json that are this kind's."""
+        return {
+            "normalizer": _normalizer(self.options),
+            "pre_tokenizer": {"type": "BertPreTokenizer"},
+            "decoder": {"type": "WordPiece", "prefix": PREFIX, "cleanup": True},
+            "model": {
+                "type": "WordPiece",
+                "unk_token": self.family.names["unk"],
+                "continuing_subword_prefix": PREFIX,
+                "max_input_chars_per_word": MAX_WORD_LENGTH,
+                "vocab": dict(self.ids),
+            },
+        }
+
+    def config(self) -> dict:
+        """Returns the options of tokenizer_config.json."""
+        return {
+            "do_lower_case": self.options.lowercase,
+            "strip_accents": self.options.strip_accents,
+            "tokenize_chinese_chars": self.options.isolate_chinese,
+        }
+
+    def files(self) -> dict[str, bytes]:
+        """Returns the file in which such vocabularies were published first."""
+        return {"vocab.txt": "".join(f"{piece}\n" for piece in self.ids).encode()}
+
+    def continues_word(self, piece: str) -> bool:
+        """Says whether the piece is marked as going on."""
+        return len(piece) > len(PREFIX) and piece.startswith(PREFIX)
+
+    def words(self, text: str) -> list[str] | None:
+        """Returns the words of a text, which are split one by one."""
+        return text.split()
+
+    def word_in_text(self, word: str) -> str:
+        """Returns what a word that is not the first is tokenised as."""
+        return word
+
+    def splits_apart(self, word: str) -> bool:
+        """Says whether the word has no influence on the words beside it."""
+        return True
+
+    def reaches_over(self, added: str) -> bool:
+        """Says whether an added token of this spelling can be found across words."""
+        return re.search(r"\s", added) is not None
 
 
 def _normalizer(options: Options) -> dict:
@@ -96,38 +129,32 @@ def _normalizer(options: Options) -> dict:
     }
 
 
-def added_token(i: int, token: str) -> dict:
-    """Returns the entry of a special token in tokenizer.json."""
-    flags = {"single_word": False, "lstrip": False, "rstrip": False}
-    return {"id": i, "content": token, **flags, "normalized": False, "special": True}
-
-
 # ---- training ----
 
 
-def train_pieces(
-    texts: Iterable[str],
-    vocab_size: int,
-    options: Options,
-) -> list[str]:
-    """Returns `vocab_size` pieces: the specials, the characters, then the merges.
+def train_wordpiece(
+    texts: Iterable[str], vocab_size: int, family: Family, *, lowercase: bool
+) -> WordPiece:
+    """Trains exactly `vocab_size` entries; one pass over `texts`.
 
-    Words that are too long are left out, and so are words with characters that are
-    too rare for the vocabulary: the tokenizer makes them [UNK].
+    First come the special tokens, then the characters, then the merges. Words that
+    are too long are left out, and so are words with characters that are too rare for
+    the vocabulary: the tokenizer makes them [UNK].
     """
+    options = Options(lowercase)
     words = _count_words(texts, options)
     if not words:
         raise UserError("--tokenizer: the source has no words to train on")
     alphabet = _alphabet(words, vocab_size)
     words = {w: count for w, count in words.items() if alphabet.issuperset(w)}
-    first = [*SPECIALS, *sorted(alphabet), *_continuations(words)]
+    first = [*family.first, *sorted(alphabet), *_continuations(words)]
     pieces = _merge(words, vocab_size, first)
     if len(pieces) < vocab_size:
         raise UserError(
             f"--tokenizer: the text has only {len(pieces)} different pieces, fewer "
             f"than the {vocab_size} asked for; ask for at most {len(pieces)}"
         )
-    return pieces
+    return WordPiece(family, {p: i for i, p in enumerate(pieces)}, options)
 
 
 def _count_words(texts: Iterable[str], options: Options) -> dict[str, int]:
@@ -178,14 +205,70 @@ def _merge(words: dict[str, int], vocab_size: int, first: list[str]) -> list[str
         continuing_subword_prefix=PREFIX,
         show_progress=False,
     )
-    model.train_from_iterator(_repeated(words), trainer)
-    return sorted(model.get_vocab(), key=model.get_vocab().__getitem__)
+    model.train_from_iterator(repeated(words), trainer)
+    ids = model.get_vocab()
+    return sorted(ids, key=ids.__getitem__)
 
 
-def _repeated(words: dict[str, int]) -> Iterator[str]:
+def repeated(words: dict[str, int]) -> Iterator[str]:
     """Yields every word as often as it was counted; the trainer takes no counts."""
     most = 10_000  # words a text, so that no text is large
     for word, count in words.items():
         spaced = word + " "
         for done in range(0, count, most):
             yield spaced * min(most, count - done)
+
+
+# ---- reading ----
+
+
+def read_wordpiece_vocabulary(path: pathlib.Path, beside: Beside) -> WordPiece:
+    """Reads a vocab.txt, taken for an uncased one when no entry has a capital."""
+    pieces = read_lines(path)
+    check_entries(path, pieces)
+    ids = {piece: i for i, piece in enumerate(pieces)}
+    family = beside.family("wordpiece", ids, path)
+    check_specials(path, family, ids)
+    specials = set(family.specials)
+    ordinary = (p for p in pieces if p not in specials and not UNUSED.fullmatch(p))
+    uncased = all(piece == piece.lower() for piece in ordinary)
+    return WordPiece(family, ids, _options(beside, Options(lowercase=uncased)))
+
+
+def read_wordpiece_json(
+    path: pathlib.Path, document: dict, beside: Beside
+) -> WordPiece:
+    """Reads BERT's kind of tokenizer.json; truncation and padding are dropped."""
+    model, normalizer = document["model"], document.get("normalizer") or {}
+    splitter = document.get("pre_tokenizer") or {}
+    kinds = {
+        "prefix": (model.get("continuing_subword_prefix"), PREFIX),
+        "normalizer": (normalizer.get("type"), "BertNormalizer"),
+        "pre_tokenizer": (splitter.get("type"), "BertPreTokenizer"),
+    }
+    for part, (kind, expected) in kinds.items():
+        if kind != expected:
+            raise UserError(
+                f"{path}: {part} is {kind}, expected {expected}; of WordPiece "
+                "tokenizers only those of BERT's kind can be loaded"
+            )
+    options = Options(
+        lowercase=normalizer["lowercase"],
+        strip_accents=normalizer["strip_accents"],
+        isolate_chinese=normalizer["handle_chinese_chars"],
+    )
+    ids = checked_ids(path, model["vocab"])
+    added = added_entries(path, document, ids)
+    every = ids | {token["content"]: token["id"] for token in added}
+    family = beside.family("wordpiece", every, path)
+    check_specials(path, family, ids)
+    return WordPiece(family, ids, _options(beside, options), added)
+
+
+def _options(beside: Beside, default: Options) -> Options:
+    config = beside.config
+    return Options(
+        lowercase=config.get("do_lower_case", default.lowercase),
+        strip_accents=config.get("strip_accents", default.strip_accents),
+        isolate_chinese=config.get("tokenize_chinese_chars", default.isolate_chinese),
+    )

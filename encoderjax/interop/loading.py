@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from encoderjax.command import did_you_mean
-from encoderjax.data.tokenizers import Tokenizer, load_tokenizer
+from encoderjax.data.tokenizers import FILE_NAMES, Tokenizer, load_tokenizer
 from encoderjax.errors import UserError
 from encoderjax.interop import weights
 from encoderjax.interop.huggingface import leaf_shapes, names_of, params_from_hf
@@ -83,8 +83,8 @@ class LoadedModel:
         """Returns the tokenizer, for whom nothing works without."""
         if self.tokenizer is None:
             raise UserError(
-                f"{self.source} has no tokenizer; put its tokenizer.json or vocab.txt "
-                "there"
+                f"{self.source} has no tokenizer; put its files there: "
+                f"{', '.join(FILE_NAMES)}"
             )
         return self.tokenizer
 
@@ -324,7 +324,7 @@ def _fitting(
 
 
 def _tokenizer(folder: Path, config: EncoderConfig) -> Tokenizer | None:
-    if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt")):
+    if not any((folder / name).is_file() for name in FILE_NAMES):
         return None
     tokenizer = load_tokenizer(folder)
     if tokenizer.vocabulary.size > config.vocab_size:

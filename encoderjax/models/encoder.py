@@ -193,7 +193,9 @@ class Encoder(nn.Module):
         c = self.config
         x_BLE = shard_rows(self.token_embed(ids_BL))
         if c.num_segments and c.positions != "two_stream":
-            x_BLE += self.segment_embed(segments_BL)
+            # A table of one row, such as RoBERTa's, tells no segments apart.
+            one = c.num_segments == 1
+            x_BLE += self.segment_embed(0 * segments_BL if one else segments_BL)
         if c.positions == "learned" or c.biased_input:
             x_BLE += self.position_embed(self._positions(ids_BL))
         x_BLE = shard_rows(x_BLE)

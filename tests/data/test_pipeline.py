@@ -17,6 +17,7 @@ from encoderjax.data.pipeline import (
 )
 from encoderjax.data.rows import EpochOrder, open_row_index
 from encoderjax.data.segment_pairs import ROW
+from encoderjax.data.tokenizers import Layout
 from encoderjax.errors import UserError
 from encoderjax.objectives.mlm import MaskedLM
 
@@ -148,6 +149,40 @@ def test_rows_are_laid_out_with_special_tokens_and_segments(corpus):
     ]
     assert batch["mask"].sum(axis=1).tolist() == [8, 6]
     assert batch["segments"].tolist() == [[0] * 5 + [1] * 3 + [0] * 4, [0] * 12]
+
+
+def test_rows_follow_the_layout_of_the_tokenizer(corpus):
+    """RoBERTa's two separators in one segment; XLNet's last token and left padding."""
+    split, vocabulary = corpus.split("train"), corpus.tokenizer.vocabulary
+    record = np.zeros(2, ROW)
+    record["start"], record["length"] = [[5, 50], [7, 0]], [[3, 2], [4, 0]]
+    lexicon = Lexicon(vocabulary, corpus.unigrams_V)
+    text, pad = split.tokens.slice(0, 60).tolist(), vocabulary.pad_id
+    a, b, alone = text[5:8], text[50:52], text[7:11]
+
+    roberta = Layout((1,), (2, 2), (2,), second=0)
+    batch = assemble(split, roberta, lexicon, record, 12)
+    assert batch["ids"].tolist() == [
+        [1, *a, 2, 2, *b, 2, *[pad] * 3],
+        [1, *alone, 2, *[pad] * 6],
+    ]
+    assert not batch["segments"].any()
+
+    xlnet = Layout((), (4,), (4, 3), final=2, pads_left=True, pad=3)
+    batch = assemble(split, xlnet, lexicon, record, 12)
+    assert batch["ids"].tolist() == [
+        [*[pad] * 4, *a, 4, *b, 4, 3],
+        [*[pad] * 6, *alone, 4, 3],
+    ]
+    assert batch["mask"].tolist() == [
+        [False] * 4 + [True] * 8,
+        [False] * 6 + [True] * 6,
+    ]
+    assert batch["segments"].tolist() == [
+        [3] * 4 + [0] * 4 + [1] * 3 + [2],
+        [3] * 6 + [0] * 5 + [2],
+    ]
+    assert batch["segments"].dtype == np.int32
 
 
 def test_batches_hold_the_text_of_the_corpus(corpus):

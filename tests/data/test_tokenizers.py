@@ -10,12 +10,7 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from encoderjax.data.tokenizers import (
-    Layout,
-    load_tokenizer,
-    make_tokenizer,
-    train_wordpiece,
-)
+from encoderjax.data.tokenizers import Layout, load_tokenizer, make_tokenizer
 from encoderjax.errors import UserError
 
 WORDS = "The quick brown fox jumps over lazy dogs while naïve café owners sleep 中 文 !"
@@ -36,6 +31,11 @@ HARD = [
     "İstanbul ŒUVRE ﬁ ½ K",
     "a\u00a0b\u3000c\u2028d\te",
 ]
+
+
+def train_wordpiece(texts, size, lowercase=True):
+    kind = "wordpiece" if lowercase else "wordpiece_cased"
+    return make_tokenizer(f"{kind}:{size}", lambda: texts)
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["uncased", "cased"])
@@ -173,9 +173,10 @@ def test_added_special_tokens_stay_special(trained, tmp_path):
 def test_training_gives_the_same_bytes_in_every_process(trained):
     program = (
         "import sys, json\n"
-        "from encoderjax.data.tokenizers import train_wordpiece\n"
+        "from encoderjax.data.tokenizers import make_tokenizer\n"
         "texts, lowercase = json.load(sys.stdin)\n"
-        "print(train_wordpiece(texts, 150, lowercase=lowercase).sha256)"
+        "kind = 'wordpiece' if lowercase else 'wordpiece_cased'\n"
+        "print(make_tokenizer(f'{kind}:150', lambda: texts).sha256)"
     )
     for seed, threads in ((1, 1), (2, 2)):
         variables = {"PYTHONHASHSEED": str(seed), "RAYON_NUM_THREADS": str(threads)}
@@ -204,7 +205,7 @@ def test_rare_characters_do_not_fill_a_small_vocabulary():
         ("wordpiece:10", ["10", "12 different", "larger"]),
         ("wordpiece:many", ["'many'", "wordpiece:30522"]),
         ("wordpiece", ["wordpiece:30522"]),
-        ("unigramm:5", ["unigramm:5", "wordpiece:SIZE", "vocab.txt"]),
+        ("unigramm:5", ["unigramm:5", "wordpiece, ", ":SIZE", "vocab.txt"]),
     ],
 )
 def test_impossible_specs_are_refused(spec, parts):
@@ -226,8 +227,13 @@ def test_the_size_that_the_message_names_is_possible():
         ("vocab.txt", "a\nb\n", r"has no \[PAD\]"),
         ("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\na\n", "line 7: 'a'"),
         ("tokenizer.json", "{", "not JSON"),
-        ("tokenizer.json", '{"model": {"type": "BPE"}}', "model is BPE"),
-        ("readme.md", "", "has no tokenizer.json or vocab.txt"),
+        (
+            "tokenizer.json",
+            '{"model": {"type": "WordLevel", "vocab": {}}}',
+            "WordLevel",
+        ),
+        ("tokenizer.json", "{}", "has no model with a vocabulary"),
+        ("readme.md", "", "has no tokenizer.json, vocab.txt, .* or spm.model"),
     ],
 )
 def test_other_files_are_refused(tmp_path, name, content, part):
