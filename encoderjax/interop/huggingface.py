@@ -6,6 +6,7 @@ that reads them, row by row.
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import jax
 import numpy as np
@@ -87,12 +88,13 @@ def config_from_hf(
                     f"{field}={config_json[field]!r} is not supported; this encoder "
                     f"has {field}={value!r} only"
                 )
-        fields = dict(names.structure)
+        fields: dict[str, Any] = dict(names.structure)
         for theirs, ours, default in names.fields:
             value = _checked_field(theirs, config_json.get(theirs, default), default)
             fields[ours] = _activation(theirs, value) if "activ" in ours else value
         fields |= names.from_fields(config_json)
-        return EncoderConfig(**fields | {"pooler": pooler})
+        fields["pooler"] = pooler
+        return EncoderConfig(**fields)
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
     except TypeError as error:

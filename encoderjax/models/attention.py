@@ -61,7 +61,8 @@ def attend(
     query that may look at nothing gets 0, never a NaN. `scale` is 1 / sqrt(K) unless
     given.
     """
-    scale = q_BLHK.shape[-1] ** -0.5 if scale is None else scale
+    if scale is None:
+        scale = float(q_BLHK.shape[-1] ** -0.5)
     scores_BHLM = jnp.einsum(
         "blhk,bmhk->bhlm", q_BLHK * scale, k_BMHK, preferred_element_type=jnp.float32
     )

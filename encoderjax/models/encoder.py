@@ -7,6 +7,7 @@ layer axis under `layers/`) and compiling does not slow down with depth.
 Shapes: B batch, L length, D width, E width of the tables, P places, N layers.
 """
 
+import dataclasses
 from typing import Any
 
 import flax.linen as nn
@@ -222,18 +223,7 @@ class Encoder(nn.Module):
         length = segments_BL.shape[1]
         if c.positions == "two_stream":
             streams = Streams() if streams is None else streams
-            if c.bidirectional_data and streams.reversed_B is None:
-                rows = jnp.arange(len(segments_BL))
-                streams = streams.replace(reversed_B=rows >= len(rows) // 2)
-            memory = streams.memory_NBMD
-            keys = length + (0 if memory is None else memory.shape[2])
-            table = sinusoids(c, length, keys)
-            table = table[0] if streams.reversed_B is None else table
-            if dropout is not None:
-                shared = dropout.for_all_rows()
-                table = drop(table[None], c.dropout_rate, shared, TABLE_SITE)[0]
-            content, query = stream_contexts(streams, mask_BL, segments_BL, table)
-            return content, (None if query is content else query), memory
+            return self._stream_contexts(mask_BL, segments_BL, streams, dropout)
 
         visible = None if mask_BL is None else mask_BL[:, None, None, :]
         rotations = table = None
@@ -248,12 +238,30 @@ class Encoder(nn.Module):
             table = distance_embed(jnp.arange(size))
             if c.relative_norm:
                 table = norm(c, self.dtype, name="distance_norm")(table)
-            if visible is not None:  # padding looks at nothing
-                visible = visible & mask_BL[:, None, :, None]
+            if mask_BL is not None:  # padding looks at nothing
+                visible = mask_BL[:, None, None, :] & mask_BL[:, None, :, None]
         context = Context(
             mask_BM=mask_BL, visible=visible, rotations=rotations, table=table
         )
         return context, None, None
+
+    def _stream_contexts(
+        self, mask_BL, segments_BL, streams: Streams, dropout: DropoutKey | None
+    ) -> tuple[Context, Context | None, jax.Array | None]:
+        c = self.config
+        batch, length = segments_BL.shape
+        if c.bidirectional_data and streams.reversed_B is None:
+            reversed_B = jnp.arange(batch) >= batch // 2
+            streams = dataclasses.replace(streams, reversed_B=reversed_B)
+        memory = streams.memory_NBMD
+        keys = length + (0 if memory is None else memory.shape[2])
+        table = sinusoids(c, length, keys)
+        table = table[0] if streams.reversed_B is None else table
+        if dropout is not None:
+            shared = dropout.for_all_rows()
+            table = drop(table[None], c.dropout_rate, shared, TABLE_SITE)[0]
+        content, query = stream_contexts(streams, mask_BL, segments_BL, table)
+        return content, (None if query is content else query), memory
 
     def _query_start(
         self, query: Context | None, dropout: DropoutKey | None
@@ -314,7 +322,9 @@ class Encoder(nn.Module):
         visible = decoding.context.visible
         if visible is not None and visible.shape[2] > 1:
             visible = jnp.take_along_axis(visible, rows_BP1[:, None], axis=2)
-        context = decoding.context.replace(visible=visible, places_BP=places_BP)
+        context = dataclasses.replace(
+            decoding.context, visible=visible, places_BP=places_BP
+        )
         layers = self.get_variable("params", "layers")
         own = self.get_variable("params", "decoder_layers")
         for i in range(c.mask_decoder_layers):

@@ -73,9 +73,9 @@ class Table(nn.Module):
         return jnp.take(constrain(self.embedding, self.split), ids, axis=0)
 
 
-def dense(config: EncoderConfig, dtype: Any, features: int, **kwargs) -> nn.Dense:
+def dense(config: EncoderConfig, dtype: Any, features: int, **kwargs: Any) -> nn.Dense:
     """Returns a dense layer, initialised as the config says unless told otherwise."""
-    kwargs = {"kernel_init": config.initializer} | kwargs
+    kwargs = {"kernel_init": config.initializer, **kwargs}
     return nn.Dense(features, dtype=dtype, **kwargs)
 
 

@@ -102,10 +102,10 @@ def init_stack(
 ) -> Params:
     """Returns new weights of the encoder's blocks, or of `blocks` unshared ones."""
     block = Block(config, dtype, parent=None)
-    one = lambda key: block.init(key, *inputs)["params"]
+    one = lambda key: dict(block.init(key, *inputs)["params"])
     parts = jax.eval_shape(one, key)
 
-    def stacked(part: str) -> Params:
+    def stacked(part: str) -> Any:
         count = blocks or int(weights_of(config, part).max()) + 1
         # The compiler leaves out what is not returned.
         return jax.vmap(lambda key: one(key)[part])(jax.random.split(key, count))

@@ -5,6 +5,8 @@ the embeddings, exact GELU (google-bert trained with the tanh form:
 `activation="gelu_tanh"`), a tanh pooler, an MLM head tied to the token table.
 """
 
+from typing import Any
+
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.families.names import Names, Row
 
@@ -12,14 +14,11 @@ _UNCASED, _CASED, _CHINESE = 30_522, 28_996, 21_128
 _MULTILINGUAL_CASED, _MULTILINGUAL_UNCASED = 119_547, 105_879
 
 
-def sized(num_layers: int, width: int, vocab_size: int, **fields) -> EncoderConfig:
+def sized(num_layers: int, width: int, vocab_size: int, **fields: Any) -> EncoderConfig:
     """Returns an encoder of BERT's proportions: heads of 64, 4 x width inside."""
-    proportions = {"num_heads": width // 64, "mlp_width": 4 * width}
+    fields = {"num_heads": width // 64, "mlp_width": 4 * width, **fields}
     return EncoderConfig(
-        vocab_size=vocab_size,
-        num_layers=num_layers,
-        width=width,
-        **(proportions | fields),
+        vocab_size=vocab_size, num_layers=num_layers, width=width, **fields
     )
 
 
