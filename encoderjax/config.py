@@ -17,7 +17,8 @@ from typing import Any, Literal
 from encoderjax.command import Parser, did_you_mean
 from encoderjax.data.pipeline import DataConfig
 from encoderjax.errors import UserError
-from encoderjax.models.encoder import EncoderConfig
+from encoderjax.interop.vocabulary import Change
+from encoderjax.models.config import EncoderConfig
 from encoderjax.models.families import preset
 from encoderjax.objectives import OBJECTIVES, Objective
 from encoderjax.training.checkpoint import CheckpointConfig
@@ -30,16 +31,40 @@ class ModelConfig:
     """A published size, and the fields of its encoder that differ from it.
 
     Without `vocab_size` among the changes, the model takes that of the corpus.
+
+    Attributes:
+      family: None = the model is that of the folder `init_from`, with the changes.
+      size: None = not a published one: the changes name every field.
     """
 
-    family: str
-    size: str
+    family: str | None
+    size: str | None
     changes: Mapping[str, Any]
+
+    @classmethod
+    def whole(cls, family: str, encoder: EncoderConfig) -> "ModelConfig":
+        """Returns the model that is exactly `encoder`."""
+        return cls(family=family, size=None, changes=dataclasses.asdict(encoder))
 
     @property
     def encoder(self) -> EncoderConfig:
         """Returns the encoder, with the published vocabulary unless changed."""
+        if self.family is None:
+            raise UserError(
+                "model.family=None leaves the model to init_from: give "
+                "--config.init_from=FOLDER (a workdir, an export or a folder of "
+                "Hugging Face), or model.family and model.size"
+            )
+        if self.size is None:
+            return EncoderConfig(**self.changes)
         return dataclasses.replace(preset(self.family, self.size), **self.changes)
+
+    def following(self, origin: "ModelConfig") -> "ModelConfig":
+        """Returns the model itself, or where it is left open `origin`, changed."""
+        if self.family is not None or origin.family is None:
+            return self
+        encoder = dataclasses.replace(origin.encoder, **self.changes)
+        return ModelConfig.whole(origin.family, encoder)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,15 +74,28 @@ class EvalConfig:
     Attributes:
       every: steps between evaluations; 0 = only at the end.
       batches: how many batches of held-out rows; 0 = all rows there are.
+      at_start: whether to measure before the first step as well; None = where the run
+        starts from other parameters than new ones.
+      corpora: name -> folder: other corpora whose held-out documents are measured, too.
     """
 
     every: int = 0
     batches: int = 0
+    at_start: bool | None = None
+    corpora: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
         for name in ("every", "batches"):
             if getattr(self, name) < 0:
                 raise UserError(f"eval.{name}={getattr(self, name)} must be at least 0")
+        for name, folder in self.corpora.items():
+            if not isinstance(folder, str) or not folder:
+                raise UserError(
+                    f"eval.corpora.{name}={folder!r} must be the folder of a corpus"
+                )
+        # Plain text, also where it was typed on the command line.
+        plain = {name: str(folder) for name, folder in self.corpora.items()}
+        object.__setattr__(self, "corpora", plain)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,7 +105,11 @@ class RunConfig:
     Attributes:
       steps: optimiser updates.
       init_from: a folder to take parameters from: a workdir, an export, or one of
-        Hugging Face's form.
+        Hugging Face's form. Its step and optimiser stay behind: a run begins at 0.
+      init_vocabulary: what may happen to its vocabulary. `same` nothing; `extend` the
+        corpus may have more tokens behind those of the folder; `replace` any other.
+        A token that both have keeps its row, a new one is the mean of the pieces that
+        spelled it.
       precision: of the arithmetic; `auto` is bfloat16 where the device has it.
         Parameters, softmax, norms and losses stay in float32.
       log_every: steps between lines of metrics.
@@ -76,6 +118,7 @@ class RunConfig:
     seed: int = 0
     steps: int
     init_from: str | None = None
+    init_vocabulary: Change = "same"
     precision: Literal["float32", "bfloat16", "auto"] = "auto"
     log_every: int = 10
     model: ModelConfig
@@ -94,12 +137,6 @@ class RunConfig:
             raise UserError(f"seed={self.seed} must be in [0, 2^32)")
         if not self.objectives:
             raise UserError("objectives is empty: name at least one, such as mlm")
-        longest = self.model.encoder.max_length
-        if self.data.length > longest:
-            raise UserError(
-                f"data.length={self.data.length} is longer than the position table, "
-                f"model.max_length={longest}; shorten the rows or enlarge the table"
-            )
         if self.optimizer.warmup_steps > self.steps:
             raise UserError(
                 f"optimizer.warmup_steps={self.optimizer.warmup_steps} exceeds steps="
@@ -117,8 +154,19 @@ class RunConfig:
                     f"optimizer.groups.{pattern}.warmup_steps={group['warmup_steps']} "
                     f"exceeds steps={self.steps}"
                 )
+        if self.model.family is not None:
+            self._check_model(self.model.encoder)
+
+    def _check_model(self, encoder: EncoderConfig) -> None:
+        """Checks the rest against the model, once it is known."""
+        if self.data.length > encoder.max_length:
+            raise UserError(
+                f"data.length={self.data.length} is longer than the position table, "
+                f"model.max_length={encoder.max_length}; shorten the rows or enlarge "
+                "the table"
+            )
         for objective in self.objectives:
-            objective.resolved(self.data, self.model.encoder)
+            objective.resolved(self.data, encoder)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RunConfig":
@@ -179,19 +227,27 @@ def _optimizer(values: dict[str, Any]) -> OptimizerConfig:
 
 
 def _model(values: dict[str, Any]) -> ModelConfig:
+    """Builds the model; without a family it is left to `init_from`."""
     where = "model."
-    for name in ("family", "size"):
-        if name not in values:
-            raise UserError(f"{where}{name} is missing")
-    family, size = str(values.pop("family")), str(values.pop("size"))
-    # vocab_size=None asks for that of the corpus, as if it were left out.
-    if values.get("vocab_size", 0) in (None, "None"):
-        del values["vocab_size"]
-    known = dataclasses.asdict(preset(family, size))
-    changes = dataclasses.asdict(build(EncoderConfig, known | values, where))
-    return ModelConfig(
-        family=family, size=size, changes={name: changes[name] for name in values}
-    )
+    # None asks for what follows from elsewhere, as if it were left out.
+    for name in ("family", "size", "vocab_size"):
+        if values.get(name, 0) in (None, "None"):
+            del values[name]
+    family, size = values.pop("family", None), values.pop("size", None)
+    given = converted(EncoderConfig, values, where)
+    if family is None:
+        if size is not None:
+            raise UserError(f"{where}size={str(size)!r} needs {where}family")
+        return ModelConfig(family=None, size=None, changes=given)
+    if size is None:
+        required = [f.name for f in dataclasses.fields(EncoderConfig) if _required(f)]
+        if any(name not in given for name in required):
+            raise UserError(f"{where}size is missing")
+        changes = dataclasses.asdict(EncoderConfig(**given))
+        return ModelConfig(family=str(family), size=None, changes=changes)
+    model = ModelConfig(family=str(family), size=str(size), changes=given)
+    _ = model.encoder  # checks itself
+    return model
 
 
 def _objectives(values: dict[str, Any]) -> tuple[Objective, ...]:
@@ -219,23 +275,31 @@ class Override(str):
 
 def build(cls: type, values: Mapping[str, Any], where: str) -> Any:
     """Returns cls(**values), every name and type checked; `where` begins messages."""
+    given = converted(cls, values, where)
+    for field in dataclasses.fields(cls):
+        if _required(field) and field.name not in given:
+            raise UserError(f"{where}{field.name} is missing")
+    return cls(**given)
+
+
+def converted(cls: type, values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Returns `values` in the types of the fields of `cls`, every name checked."""
     hints = typing.get_type_hints(cls)
-    fields = {field.name: field for field in dataclasses.fields(cls)}
+    fields = [field.name for field in dataclasses.fields(cls)]
     for name in values:
         if name not in fields:
             raise UserError(
                 f"{where}{name} is not a field of {cls.__name__}"
                 f"{did_you_mean(name, fields)} (fields: {', '.join(fields)})"
             )
-    for name, field in fields.items():
-        required = field.default is field.default_factory is dataclasses.MISSING
-        if required and name not in values:
-            raise UserError(f"{where}{name} is missing")
-    converted = {
+    return {
         name: _convert(hints[name], value, where + name)
         for name, value in values.items()
     }
-    return cls(**converted)
+
+
+def _required(field: dataclasses.Field) -> bool:
+    return field.default is field.default_factory is dataclasses.MISSING
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:

@@ -5,7 +5,7 @@ python -m encoderjax.evaluate --model=runs/bert_tiny
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -19,6 +19,7 @@ from encoderjax.data.pipeline import BatchSource
 from encoderjax.errors import UserError
 from encoderjax.experiment import Experiment
 from encoderjax.interop.loading import LoadedModel, load_model
+from encoderjax.interop.vocabulary import check_readable
 from encoderjax.objectives import OBJECTIVES
 from encoderjax.training.evaluation import evaluate
 from encoderjax.training.mesh import (
@@ -50,7 +51,12 @@ def run(
     batch_size = -(-batch_size // batch_shards(mesh)) * batch_shards(mesh)
     data = dataclasses.replace(config.data, batch_size=batch_size, batch_tokens=None)
     experiment = Experiment.open(dataclasses.replace(config, data=data), report)
-    loaded.check_vocabulary(experiment.corpus.tokenizer, str(experiment.corpus.folder))
+    check_readable(
+        loaded.need_tokenizer(),
+        experiment.corpus.tokenizer,
+        where=f"corpus {experiment.corpus.folder}",
+        remedy=f"prepare it with --tokenizer={loaded.source}",
+    )
     source = experiment.validation_source()
     if source is None:
         raise UserError(
@@ -86,14 +92,39 @@ def held_out_metrics(
     return {"loss": loss, **means}
 
 
-def held_out_line(step: int, metrics: dict[str, float]) -> str:
-    """Returns the main held-out metrics in a line."""
-    shown = [
-        f"{name.replace('_', ' ')} {value:.3f}"
-        for name, value in metrics.items()
-        if name.count("_") < 2
-    ]
-    return f"held out at step {step:,}: " + "  ".join(shown)
+def held_out_line(step: int, metrics: dict[str, float], corpus: str = "") -> str:
+    """Returns the main held-out metrics in a line; `corpus` names another's."""
+    shown = [f"{label} {value:.3f}" for label, value in _main(metrics).items()]
+    of = corpus and f" ({corpus})"
+    return f"held out{of} at step {step:,}: " + "  ".join(shown)
+
+
+def before_and_after(
+    measured: Mapping[str, tuple[dict[str, float], dict[str, float]]],
+) -> str:
+    """Returns a small table of held-out metrics, before and after training.
+
+    Args:
+      measured: name of a corpus -> its metrics before, and after.
+    """
+    names = ["held out", *measured]
+    width = max(map(len, names)) + 2
+    lines = ["", f"{names[0]:{width}}{'':16}{'before':>9}{'after':>9}{'change':>9}"]
+    for corpus, (before, after) in measured.items():
+        old, new = _main(before), _main(after)
+        terms = [label for label in new if label.endswith(" loss")]
+        for label in (label for label in new if label in old):
+            if label == "loss" and len(terms) == 1:
+                continue  # the same number again
+            values = (old[label], new[label], new[label] - old[label])
+            shown = "{:>9.3f}{:>9.3f}{:>+9.3f}".format(*values)
+            lines.append(f"{corpus:{width}}{label:16}{shown}")
+    return "\n".join(lines)
+
+
+def _main(metrics: dict[str, float]) -> dict[str, float]:
+    """Returns the metrics to show, without those by kind, as people read them."""
+    return {k.replace("_", " "): v for k, v in metrics.items() if k.count("_") < 2}
 
 
 def unigram_entropy(corpus: Corpus) -> float:
@@ -138,11 +169,7 @@ def _config_for(
     return RunConfig.from_dict(
         {
             "steps": 1,
-            "model": {
-                "family": loaded.family,
-                "size": "base",
-                **dataclasses.asdict(loaded.config),
-            },
+            "model": {"family": loaded.family, **dataclasses.asdict(loaded.config)},
             "data": {
                 "corpus": corpus,
                 "length": length,

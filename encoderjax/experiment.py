@@ -1,7 +1,8 @@
 """A config joined with its corpus: what training, preview and evaluation share.
 
 Here everything that a config leaves open is settled: the corpus is opened (the demo
-one made), the vocabulary size taken from its tokenizer, the batch counted in rows.
+one made), the model taken from `init_from` where the config names none, the vocabulary
+size from the tokenizer, the batch counted in rows.
 """
 
 import dataclasses
@@ -14,8 +15,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from encoderjax.config import RunConfig
-from encoderjax.data.corpus import Corpus
+from encoderjax.config import ModelConfig, RunConfig
+from encoderjax.data.corpus import Corpus, Split
 from encoderjax.data.pipeline import BatchSource, DataConfig, Lexicon, rows_for_tokens
 from encoderjax.data.preparation import demo_corpus
 from encoderjax.data.rows import (
@@ -26,12 +27,17 @@ from encoderjax.data.rows import (
     open_row_index,
 )
 from encoderjax.errors import UserError
-from encoderjax.models.encoder import EncoderConfig
+from encoderjax.interop.start import Start
+from encoderjax.interop.vocabulary import check_readable
+from encoderjax.models.config import EncoderConfig
 from encoderjax.objectives import Objective, head_names
 from encoderjax.objectives.pretrainer import Pretrainer
 
 # Held-out rows and masks are the same for every run, whatever its seed.
 EVAL_SEED = 20_181_011
+
+# The name of held-out metrics; with a slash and a name, those of another corpus.
+VALIDATION = "validation"
 
 # What may change between the runs of one workdir; every other field must not, or the
 # curve would not go on. The corpus may move: its fingerprint tells whether it is the
@@ -39,6 +45,7 @@ EVAL_SEED = 20_181_011
 CHANGEABLE = (
     "steps",
     "init_from",
+    "init_vocabulary",
     "precision",
     "log_every",
     "mesh",
@@ -58,6 +65,7 @@ class Experiment:
     """A run with nothing left open.
 
     Attributes:
+      config: with the whole model.
       encoder: with the vocabulary of the corpus.
       objectives: with their slots counted.
     """
@@ -70,18 +78,34 @@ class Experiment:
 
     @classmethod
     def open(
-        cls, config: RunConfig, report: Callable[[str], None] = print
+        cls,
+        config: RunConfig,
+        report: Callable[[str], None] = print,
+        origin: ModelConfig | None = None,
     ) -> "Experiment":
-        """Opens the corpus and checks it against the config."""
+        """Opens the corpus and checks it against the config.
+
+        Args:
+          origin: the model that the run starts from or goes on with, for what the
+            config leaves open; the folder `init_from` is read where it is needed and
+            not given.
+        """
+        if origin is None and config.model.family is None:
+            origin = model_of(open_start(config))
+        model = config.model if origin is None else config.model.following(origin)
+        encoder = model.encoder  # refused where it is still open, before all else
         corpus = open_corpus(config.data, report)
-        encoder = _encoder_for(config, corpus)
+        rows = _vocabulary_rows(config, corpus, origin)
+        encoder = dataclasses.replace(encoder, vocab_size=rows)
+        config = dataclasses.replace(config, model=model)
         objectives = tuple(o.resolved(config.data, encoder) for o in config.objectives)
         return cls(config, corpus, encoder, objectives, report)
 
     @functools.cached_property
     def train_index(self) -> RowIndex:
         """The rows of the train split, cut on first use."""
-        return self._index("train", self.config.data.row_settings(self.config.seed))
+        settings = self.config.data.row_settings(self.config.seed)
+        return self._index(self.corpus, "train", settings)
 
     @functools.cached_property
     def batch_size(self) -> int:
@@ -97,11 +121,6 @@ class Experiment:
         )
         return batch_size
 
-    @property
-    def lexicon(self) -> Lexicon:
-        """Returns what corruption needs of the vocabulary."""
-        return Lexicon(self.corpus.tokenizer.vocabulary, self.corpus.unigrams_V)
-
     def pretrainer(self) -> Pretrainer:
         """Returns the model with its objectives, in the precision of the devices."""
         return Pretrainer.create(
@@ -115,32 +134,74 @@ class Experiment:
             tuple(len(rows) for rows in self.train_index.passes), self.config.seed
         )
         static = data.dupe_factor if data.masking == "static" else None
-        return self._source("train", self.train_index, order, self.config.seed, static)
+        split, seed = self.corpus.split("train"), self.config.seed
+        return self._source(self.corpus, split, self.train_index, order, seed, static)
 
     def validation_source(self) -> BatchSource | None:
         """Returns the held-out rows, in a fixed order; None without a split."""
-        if not self.corpus.split("validation").num_documents:
+        return self._held_out(self.corpus)
+
+    def held_out_sources(self) -> dict[str, BatchSource]:
+        """Returns all held-out rows that are measured, by the split's name in metrics.
+
+        `validation` is the run's own, where it has any; `validation/<name>` are those
+        of `eval.corpora`. They are read as they were written: with a vocabulary that
+        was extended since, an old corpus gives the rows and masks that the old model
+        is measured with.
+        """
+        own = self.validation_source()
+        sources = {} if own is None else {VALIDATION: own}
+        for name, folder in self.config.eval.corpora.items():
+            field = f"eval.corpora.{name}"
+            sources[f"{VALIDATION}/{name}"] = self._other_source(field, folder)
+        return sources
+
+    def _other_source(self, field: str, folder: str) -> BatchSource:
+        corpus = open_corpus(
+            dataclasses.replace(self.config.data, corpus=folder), self.report
+        )
+        check_readable(
+            self.corpus.tokenizer,
+            corpus.tokenizer,
+            where=f"{field}={folder}",
+            remedy=f"prepare it with --tokenizer={self.corpus.folder}",
+        )
+        source = self._held_out(corpus)
+        if source is None:
+            raise UserError(
+                f"{field}={folder} has no held-out documents; prepare it with "
+                "--validation above 0"
+            )
+        return source
+
+    def _held_out(self, corpus: Corpus) -> BatchSource | None:
+        split = corpus.split("validation")
+        if not split.num_documents:
             return None
         settings = dataclasses.replace(
             self.config.data.row_settings(EVAL_SEED), passes=1
         )
-        index = self._index("validation", settings)
+        index = self._index(corpus, "validation", settings)
         order = EpochOrder((len(index.passes[0]),), EVAL_SEED)
-        return self._source("validation", index, order, EVAL_SEED, None)
+        return self._source(corpus, split, index, order, EVAL_SEED, None)
 
-    def _index(self, split: SplitName, settings: RowSettings) -> RowIndex:
+    def _index(
+        self, corpus: Corpus, split: SplitName, settings: RowSettings
+    ) -> RowIndex:
         cache_dir = self.config.data.cache_dir
         return open_row_index(
-            self.corpus, split, settings, cache_dir=cache_dir, report=self.report
+            corpus, split, settings, cache_dir=cache_dir, report=self.report
         )
 
-    def _source(self, split: SplitName, index, order, seed, static) -> BatchSource:
+    def _source(
+        self, corpus: Corpus, split: Split, index, order, seed, static
+    ) -> BatchSource:
         return BatchSource(
-            split=self.corpus.split(split),
+            split=split,
             index=index,
             order=order,
-            layout=self.corpus.tokenizer.layout,
-            lexicon=self.lexicon,
+            layout=corpus.tokenizer.layout,
+            lexicon=Lexicon(corpus.tokenizer.vocabulary, corpus.unigrams_V),
             corruptions=self.objectives,
             length=self.config.data.length,
             batch_size=self.batch_size,
@@ -156,10 +217,12 @@ class Experiment:
             "size": self.config.model.size,
             **dataclasses.asdict(self.encoder),
         }
-        # So that the workdir can be used from another folder; the demo corpus is
-        # found or made anew wherever that is.
-        if self.config.data.corpus != "demo":
-            described["data"]["corpus"] = str(self.corpus.folder.absolute())
+        # So that the workdir can be used from another folder.
+        described["data"]["corpus"] = _from_anywhere(self.config.data.corpus)
+        described["eval"]["corpora"] = {
+            name: _from_anywhere(folder)
+            for name, folder in self.config.eval.corpora.items()
+        }
         return {"format": 1, **described, "heads": head_names(self.objectives)}
 
     def identity(self) -> dict[str, Any]:
@@ -183,6 +246,11 @@ def open_corpus(data: DataConfig, report: Callable[[str], None]) -> Corpus:
     return Corpus.open(demo_corpus(data.tokenizer, cache, report))
 
 
+def _from_anywhere(corpus: str) -> str:
+    """Returns a corpus' name for any folder; the demo is found or made wherever."""
+    return corpus if corpus == "demo" else str(Path(corpus).expanduser().absolute())
+
+
 def compute_dtype(precision: str) -> Any:
     """Returns the dtype of the arithmetic."""
     if precision == "auto":
@@ -190,18 +258,38 @@ def compute_dtype(precision: str) -> Any:
     return jnp.dtype(precision)
 
 
-def _encoder_for(config: RunConfig, corpus: Corpus) -> EncoderConfig:
-    """Returns the encoder with a vocabulary that fits the corpus."""
+def open_start(config: RunConfig) -> Start | None:
+    """Loads the folder `init_from`; None where a run begins with new parameters."""
+    if config.init_from is None:
+        return None
+    heads = head_names(config.objectives)
+    return Start.open(config.init_from, heads, config.init_vocabulary)
+
+
+def model_of(start: Start | None) -> ModelConfig | None:
+    """Returns the model that a run starts from."""
+    return start and ModelConfig.whole(start.loaded.family, start.config)
+
+
+def _vocabulary_rows(
+    config: RunConfig, corpus: Corpus, origin: ModelConfig | None
+) -> int:
+    """Returns the rows of the token table: at least the vocabulary of the corpus.
+
+    Some tables have more rows than their tokenizer has tokens; those stay.
+    """
     size = corpus.tokenizer.vocabulary.size
-    encoder = config.model.encoder
     if "vocab_size" not in config.model.changes:
-        return dataclasses.replace(encoder, vocab_size=size)
-    if encoder.vocab_size < size:
+        if origin is None or config.init_vocabulary == "replace":
+            return size
+        return max(size, origin.encoder.vocab_size)
+    rows = config.model.changes["vocab_size"]
+    if rows < size:
         raise UserError(
-            f"model.vocab_size={encoder.vocab_size} is smaller than the vocabulary of "
-            f"corpus {corpus.folder}, {size}; set it to {size} or more, or None"
+            f"model.vocab_size={rows} is smaller than the vocabulary of corpus "
+            f"{corpus.folder}, {size}; set it to {size} or more, or None"
         )
-    return encoder
+    return rows
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

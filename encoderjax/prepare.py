@@ -14,6 +14,10 @@ _EXAMPLES = (
     "python -m encoderjax.prepare --source='books/*.txt.gz' --out=corpora/books",
     "python -m encoderjax.prepare --source=wiki.jsonl.zst --text_key=body "
     "--out=corpora/wiki --tokenizer=vocab.txt",
+    "python -m encoderjax.prepare --source='books/*.txt.gz' --out=corpora/bbpe "
+    "--tokenizer=bbpe:50265",
+    "python -m encoderjax.prepare --source='notes/*.txt' --out=corpora/notes "
+    "--tokenizer=exported/bert --extend_vocabulary=1000",
     "python -m encoderjax.prepare --verify --out=corpora/wiki",
 )
 
@@ -24,8 +28,11 @@ _SOURCE = (
 _OPTIONS = {
     "tokenizer": (
         "wordpiece:30522",
-        "wordpiece:SIZE or wordpiece_cased:SIZE to train one, or a vocab.txt, a "
-        "tokenizer.json, or a folder with either",
+        "KIND:SIZE to train one, KIND being wordpiece or wordpiece_cased (BERT), bbpe "
+        "(RoBERTa), bbpe/deberta, bbpe/modernbert, unigram or unigram_cased (ALBERT), "
+        "unigram/xlnet, unigram/xlm_roberta or unigram/deberta_v2; or a path to a "
+        "tokenizer.json, a vocab.txt, a vocab.json with its merges.txt, a "
+        "SentencePiece .model, or a folder with one",
     ),
     "text_key": ("text", "the field of a JSON line that holds its text"),
     "sentences": (
@@ -40,6 +47,11 @@ _OPTIONS = {
     "validation": (0.01, "share of documents to hold out"),
     "seed": (0, "of the held-out choice and of the tokenizer's sample"),
     "shard_mb": (64, "megabytes of text in a shard, which bounds memory"),
+    "extend_vocabulary": (
+        0,
+        "how many words of the source, the most frequent that a loaded tokenizer "
+        "splits, are added behind its vocabulary",
+    ),
 }
 
 
@@ -54,6 +66,7 @@ def run(
     validation: float = 0.01,
     seed: int = 0,
     shard_mb: int = 64,
+    extend_vocabulary: int = 0,
 ) -> Corpus:
     """Prepares `source` to the folder `out`, or continues where it was interrupted."""
     corpus = prepare_corpus(
@@ -66,9 +79,14 @@ def run(
         validation=validation,
         seed=seed,
         shard_mb=shard_mb,
+        extend_vocabulary=extend_vocabulary,
     )
+    recipe = "bert_tiny.py"
+    if extend_vocabulary:
+        recipe = "continue_pretraining.py --config.init_vocabulary=extend "
+        recipe += "--config.init_from=MODEL"
     print(
-        "next: python -m encoderjax.train --config=configs/bert_tiny.py "
+        f"next: python -m encoderjax.train --config=configs/{recipe} "
         f"--config.data.corpus={out}"
     )
     return corpus

@@ -22,16 +22,22 @@ import numpy as np
 from jax.sharding import Mesh
 
 from encoderjax.command import Parser, run_command
-from encoderjax.config import RunConfig, add_config_flag, config_name, parse_with_config
+from encoderjax.config import (
+    ModelConfig,
+    RunConfig,
+    add_config_flag,
+    config_name,
+    parse_with_config,
+)
 from encoderjax.data.pipeline import BatchSource, prefetched
 from encoderjax.demonstration import demonstration, next_commands
 from encoderjax.errors import UserError
-from encoderjax.evaluate import held_out_line, held_out_metrics
-from encoderjax.experiment import Experiment
-from encoderjax.interop.loading import load_model
+from encoderjax.evaluate import before_and_after, held_out_line, held_out_metrics
+from encoderjax.experiment import VALIDATION, Experiment, model_of, open_start
+from encoderjax.interop.start import Start
+from encoderjax.interop.weights import read_json
 from encoderjax.models.flops import train_flops_per_row
-from encoderjax.objectives import head_names
-from encoderjax.training.checkpoint import Checkpoints
+from encoderjax.training.checkpoint import FOLDER, Checkpoints
 from encoderjax.training.mesh import BatchPlacement, batch_shards, make_mesh
 from encoderjax.training.metrics import Clock, MetricsWriter, Progress
 from encoderjax.training.optimizer import make_optimizer
@@ -54,12 +60,16 @@ def run(config: RunConfig, workdir: Path) -> dict[str, float]:
     mesh = make_mesh(config.mesh)
     if config.data.batch_size is not None:
         _check_batch(config, mesh, config.data.batch_size)
-    experiment = Experiment.open(config, report)
+    origin, start = _origin(config, workdir)
+    experiment = Experiment.open(config, report, origin)
+    config, corpus = experiment.config, experiment.corpus
+    if start is not None:
+        start.check(experiment.encoder, corpus.tokenizer, corpus.folder)
     _check_batch(config, mesh, experiment.batch_size)
     source = experiment.train_source()
-    validation = experiment.validation_source()
-    if validation is None:
-        report("the corpus has no held-out documents: nothing will be evaluated")
+    held_out = experiment.held_out_sources()
+    if VALIDATION not in held_out:
+        report("the corpus has no held-out documents: it will not be evaluated")
 
     with jax.set_mesh(mesh):
         # ---- model, optimiser, state ----
@@ -68,11 +78,12 @@ def run(config: RunConfig, workdir: Path) -> dict[str, float]:
         shapes, shardings = abstract_state(pretrainer, optimizer, mesh)
         checkpoints = Checkpoints(workdir, config.checkpoint)
         first = checkpoints.latest_step() or 0
+        start_lines: Sequence[str] = ()
         if first:
             checkpoints.check_identity(first, experiment.identity())
             state = checkpoints.restore(first, shapes, shardings)
         else:
-            params = _initial_params(experiment)
+            params, start_lines = _initial_params(experiment, start)
             state = init_state(pretrainer, optimizer, shardings, config.seed, params)
         _write_workdir(workdir, experiment)
         train_step = make_train_step(
@@ -85,13 +96,15 @@ def run(config: RunConfig, workdir: Path) -> dict[str, float]:
             seed=config.seed,
         )
         report(_opening_lines(experiment, mesh, state, workdir, first))
+        for line in start_lines:
+            report(f"start    {line}")
 
         # ---- the loop ----
         loop = _Loop(
             experiment=experiment,
             mesh=mesh,
             source=source,
-            validation=validation,
+            held_out=held_out,
             eval_step=make_eval_step(pretrainer, mesh=mesh, shardings=shardings.params),
             checkpoints=checkpoints,
             writer=MetricsWriter(workdir, first) if speaks else None,
@@ -99,6 +112,7 @@ def run(config: RunConfig, workdir: Path) -> dict[str, float]:
         )
         try:
             metrics, stopped_at = loop.run(train_step, state, first)
+            table = loop.before_and_after()
         except OSError as error:
             raise UserError(
                 f"cannot write to {workdir}: {error.strerror}; see to space and "
@@ -112,6 +126,8 @@ def run(config: RunConfig, workdir: Path) -> dict[str, float]:
         report(f"stopped at step {stopped_at:,} and saved; the same command goes on")
         return {}
     if speaks:
+        if table:
+            report(table)
         report(demonstration(workdir, experiment))
         report(next_commands(workdir, experiment))
     return metrics
@@ -124,7 +140,7 @@ class _Loop:
     experiment: Experiment
     mesh: Mesh
     source: BatchSource
-    validation: BatchSource | None
+    held_out: dict[str, BatchSource]  # by the name of the split in metrics.jsonl
     eval_step: Callable
     checkpoints: Checkpoints
     writer: MetricsWriter | None
@@ -142,7 +158,7 @@ class _Loop:
             lambda step: self.source.batch(step, placement.rows),
             range(first, config.steps),
         )
-        metrics = self.evaluate_if_due(state, first) if first else {}
+        metrics = self.evaluate_if_due(state, first)
         with StopSignal() as stop, contextlib.closing(batches):
             for step, batch in enumerate(batches, start=first + 1):
                 clock.add(int(batch["mask"].sum()))
@@ -204,28 +220,50 @@ class _Loop:
 
     def _evaluates(self, step: int) -> bool:
         config = self.experiment.config
-        every = config.eval.every
+        every, at_start = config.eval.every, config.eval.at_start
+        if step == 0:
+            return config.init_from is not None if at_start is None else at_start
         return step == config.steps or bool(every and step % every == 0)
 
     def evaluate_if_due(self, state: TrainState, step: int) -> dict[str, float]:
-        """Measures the held-out rows where that is due and not yet written."""
-        if self.validation is None or not self._evaluates(step):
+        """Measures the held-out rows where that is due and not yet written.
+
+        Returns the metrics of the run's own corpus.
+        """
+        if not self._evaluates(step):
             return {}
-        metrics = self.writer.written(step, "validation") if self.writer else None
+        measured = {
+            split: self._measured(split, source, state, step)
+            for split, source in self.held_out.items()
+        }
+        return measured.get(VALIDATION, {})
+
+    def _measured(
+        self, split: str, source: BatchSource, state: TrainState, step: int
+    ) -> dict[str, float]:
+        metrics = self.writer.written(step, split) if self.writer else None
         if metrics is None or jax.process_count() > 1:
-            rows = self.experiment.config.eval.batches * self.validation.batch_size
+            rows = self.experiment.config.eval.batches * source.batch_size
             metrics = held_out_metrics(
-                self.experiment,
-                self.validation,
-                self.eval_step,
-                state.params,
-                self.mesh,
-                rows,
+                self.experiment, source, self.eval_step, state.params, self.mesh, rows
             )
             if self.writer is not None:
-                self.writer.write(step, "validation", metrics)
-        self.progress.say(held_out_line(step, metrics))
+                self.writer.write(step, split, metrics)
+        corpus = split.partition("/")[2]
+        self.progress.say(held_out_line(step, metrics, corpus))
         return metrics
+
+    def before_and_after(self) -> str:
+        """Returns a table of what training changed, where it was measured before."""
+        if self.writer is None:
+            return ""
+        own, steps = self.experiment.corpus.folder.name, self.experiment.config.steps
+        measured = {}
+        for split in self.held_out:
+            both = [self.writer.written(step, split) for step in (0, steps)]
+            if None not in both:
+                measured[split.partition("/")[2] or own] = both
+        return before_and_after(measured) if measured else ""
 
     def close(self) -> None:
         """Ends what runs in the background."""
@@ -261,28 +299,31 @@ def _check_batch(config: RunConfig, mesh: Mesh, batch_size: int) -> None:
     )
 
 
-def _initial_params(experiment: Experiment) -> Any:
-    """Returns parameters from `init_from`, or None for new ones."""
-    folder = experiment.config.init_from
-    if folder is None:
-        return None
-    heads = head_names(experiment.objectives)
-    loaded = load_model(folder, need_heads=heads)
-    loaded.check_vocabulary(experiment.corpus.tokenizer, str(experiment.corpus.folder))
-    ours = dataclasses.asdict(experiment.encoder)
-    for name, value in dataclasses.asdict(loaded.config).items():
-        if name.endswith("rate") or name.startswith("init") or ours[name] == value:
-            continue
-        raise UserError(
-            f"model.{name}={ours[name]!r} does not fit init_from={folder}, which has "
-            f"{value!r}; set it to that"
-        )
-    for line in loaded.report:
-        experiment.report(line)
-    return {
-        "encoder": loaded.params["encoder"],
-        "heads": {head: loaded.params["heads"][head] for head in heads},
-    }
+def _origin(
+    config: RunConfig, workdir: Path
+) -> tuple[ModelConfig | None, Start | None]:
+    """Returns the model that a run goes on with, and the folder it starts from.
+
+    A workdir with a checkpoint stands alone: that folder may have vanished since.
+    """
+    described = workdir / "config.json"
+    saved = any(path.name.isdigit() for path in (workdir / FOLDER).glob("*"))
+    if not (saved and described.is_file()):
+        start = open_start(config)
+        return model_of(start), start
+    if config.init_from is None and config.model.family is not None:
+        return None, None
+    return RunConfig.from_description(read_json(described)).model, None
+
+
+def _initial_params(
+    experiment: Experiment, start: Start | None
+) -> tuple[Any, Sequence[str]]:
+    """Returns parameters and where they come from, or None for new ones."""
+    if start is None:
+        return None, ()
+    tokenizer, seed = experiment.corpus.tokenizer, experiment.config.seed
+    return start.params_for(experiment.pretrainer().model, tokenizer, seed)
 
 
 def _write_workdir(workdir: Path, experiment: Experiment) -> None:
@@ -305,13 +346,15 @@ def _opening_lines(
 ) -> str:
     count = sum(np.prod(leaf.shape) for leaf in jax.tree.leaves(state.params))
     train = experiment.corpus.split("train")
-    model, config = experiment.config.model, experiment.config
+    config, encoder = experiment.config, experiment.encoder
+    model = config.model
+    size = model.size or f"{encoder.num_layers}x{encoder.width}"
     axes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items() if size > 1)
     device = jax.devices()[0]
     names = [objective.name for objective in experiment.objectives]
     lines = [
-        f"model    {model.family} {model.size}, {int(count):,} parameters, vocabulary "
-        f"{experiment.encoder.vocab_size:,}; objectives {', '.join(names)}",
+        f"model    {model.family} {size}, {int(count):,} parameters, vocabulary "
+        f"{encoder.vocab_size:,}; objectives {', '.join(names)}",
         f"corpus   {experiment.corpus.folder}: {train.num_documents:,} documents, "
         f"{train.num_tokens:,} tokens; {experiment.train_index.num_rows:,} rows of "
         f"{config.data.length} in {config.data.dupe_factor} cuts",

@@ -12,7 +12,6 @@ from encoderjax import prepare
 from encoderjax.data.corpus import Corpus
 from encoderjax.data.preparation import demo_corpus, prepare_corpus
 from encoderjax.data.sources import documents
-from encoderjax.data.tokenizers import FILES as TOKENIZER_FILES
 from encoderjax.errors import UserError
 
 
@@ -196,7 +195,7 @@ def test_large_first_documents_do_not_raise_the_held_out_share(
         settings = {"settings": corpus.manifest["settings"]}
         (out / "preparing.json").write_text(json.dumps(settings))
         for name, content in whole.items():
-            if kept in name or name in TOKENIZER_FILES:
+            if kept in name or name in corpus.tokenizer.files:
                 (out / name).write_bytes(content)
         assert prepared(source, out, **options)[0] == whole
 

@@ -27,6 +27,7 @@ from encoderjax.data.tokenizers import (
     load_tokenizer,
     make_tokenizer,
 )
+from encoderjax.data.vocabulary_extension import extend_tokenizer
 from encoderjax.errors import UserError
 
 _SAMPLE = 200_000_000  # characters of text that a tokenizer is trained on
@@ -43,12 +44,15 @@ def prepare_corpus(
     validation: float = 0.01,
     seed: int = 0,
     shard_mb: int = 64,
+    extend_vocabulary: int = 0,
     report: Report = print,
 ) -> Corpus:
     """Prepares `source` to the folder `out`, or continues, or finds it done.
 
     Args:
       tokenizer: a path, or a kind and size to train, such as "wordpiece:30522".
+      extend_vocabulary: how many words of the source a loaded tokenizer is given, of
+        those that it splits.
       validation: the share of documents that is held out, at most one half.
       shard_mb: megabytes (10^6) of text in a shard; memory grows with it.
       report: is given lines for people to read.
@@ -59,6 +63,12 @@ def prepare_corpus(
         raise UserError(f"--seed={seed} is negative; use 0 or more")
     if shard_mb < 1:
         raise UserError(f"--shard_mb={shard_mb} is not a size; use 1 or more")
+    if extend_vocabulary < 0 or (extend_vocabulary and is_trained(tokenizer)):
+        raise UserError(
+            f"--extend_vocabulary={extend_vocabulary} must be 0 or a number of words "
+            f"for a tokenizer that is loaded, not --tokenizer={tokenizer}; give its "
+            "path, or train a larger one"
+        )
     settings = {
         "source": source,
         "tokenizer": tokenizer,
@@ -68,6 +78,7 @@ def prepare_corpus(
         "validation": validation,
         "seed": seed,
         "shard_mb": shard_mb,
+        "extend_vocabulary": extend_vocabulary,
         "input": _input_digest(source),
     }
     out = pathlib.Path(out)
@@ -80,7 +91,7 @@ def prepare_corpus(
             source, text_key=text_key, sentences=sentences, documents=documents
         )
 
-    made = _saved_tokenizer(out, tokenizer, seed, read, report)
+    made = _saved_tokenizer(out, tokenizer, extend_vocabulary, seed, read, report)
     job = Sharding(out, made, validation, seed, shard_mb * 10**6, report)
     job.write_shards(read())
     return job.finish(settings)
@@ -127,6 +138,7 @@ def _read_settings(path: pathlib.Path) -> dict:
 
 
 def _refuse_other_settings(out: pathlib.Path, found: dict, settings: dict) -> None:
+    found = {"extend_vocabulary": 0, **found}  # which older corpora do not say
     for name, value in settings.items():
         if found.get(name) == value:
             continue
@@ -148,14 +160,18 @@ def _refuse_other_settings(out: pathlib.Path, found: dict, settings: dict) -> No
 def _saved_tokenizer(
     out: pathlib.Path,
     spec: str,
+    extend_by: int,
     seed: int,
     read: Callable[[], Iterable[Document]],
     report: Report,
 ) -> Tokenizer:
     """Returns the tokenizer that lies in `out`, making it first if need be."""
+    spec = _inside_workdir(spec)
     if not (out / "tokenizer.json").is_file():
         start = time.perf_counter()
         made = make_tokenizer(spec, lambda: _sample(read(), seed))
+        if extend_by:
+            made = _extended(made, spec, _sample(read(), seed), extend_by, report)
         try:
             made.save(out)
         except OSError as error:
@@ -166,12 +182,39 @@ def _saved_tokenizer(
         report(f"tokenizer: {made.vocabulary.size:,} entries, {cased}, {did}")
         return made
     kept = load_tokenizer(out)
-    if not is_trained(spec) and load_tokenizer(spec).sha256 != kept.sha256:
+    if not is_trained(spec) and not _comes_from(kept, load_tokenizer(spec), extend_by):
         raise UserError(
             f"--tokenizer={spec} has changed since --out={out} was begun; choose "
             "another --out or delete that folder"
         )
     return kept
+
+
+def _inside_workdir(spec: str) -> str:
+    """Returns `spec`, or where it is a run's workdir the folder of its tokenizer."""
+    inner = pathlib.Path(spec) / "tokenizer"
+    return str(inner) if (inner / "tokenizer.json").is_file() else spec
+
+
+def _comes_from(kept: Tokenizer, loaded: Tokenizer, extend_by: int) -> bool:
+    """Says whether the kept tokenizer is the loaded one, or was extended from it."""
+    if not extend_by:
+        return kept.sha256 == loaded.sha256
+    size = loaded.vocabulary.size
+    longer = kept.vocabulary.size >= size
+    return longer and kept.tokens(range(size)) == loaded.tokens(range(size))
+
+
+def _extended(
+    tokenizer: Tokenizer, spec: str, texts: Iterable[str], count: int, report: Report
+) -> Tokenizer:
+    """Returns the tokenizer with words of the source behind its vocabulary."""
+    extended, words = extend_tokenizer(tokenizer, texts, count, spec)
+    shown = ", ".join(words[:8]) + (", ..." if len(words) > 8 else "")
+    fewer = "" if len(words) == count else f" of {count:,} (it splits no more)"
+    sizes = f"{tokenizer.vocabulary.size:,} -> {extended.vocabulary.size:,} entries"
+    report(f"vocabulary: {len(words):,}{fewer} words added, {sizes}: {shown}")
+    return extended
 
 
 def _sample(documents: Iterable[Document], seed: int) -> list[str]:

@@ -25,7 +25,8 @@ class MetricsWriter:
 
         self.path = workdir / FILE
         if self.path.exists():
-            cut_after(self.path, step)
+            # A run that begins anew takes over nothing, not even step 0.
+            cut_after(self.path, step or -1)
         self.file: TextIO = open(self.path, "a", encoding="utf-8")  # noqa: SIM115
         self.events = tensorboardX.SummaryWriter(str(workdir), purge_step=step + 1)
 

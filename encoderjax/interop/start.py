@@ -1,0 +1,165 @@
+"""Where a run begins that does not begin with new parameters.
+
+A folder is loaded, what the run lacks is made anew, its vocabulary becomes that of the
+corpus, and a report says which is which.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from encoderjax.data.tokenizers import Tokenizer
+from encoderjax.errors import UserError
+from encoderjax.interop.huggingface import leaf_shapes
+from encoderjax.interop.loading import LoadedModel, load_model
+from encoderjax.interop.vocabulary import (
+    Change,
+    check_change,
+    plan_rows,
+    vocabulary_axes,
+)
+from encoderjax.interop.weights import leaves_of, tree_of
+from encoderjax.models.config import EncoderConfig
+from encoderjax.models.heads import HEADS, EncoderModel, PairHead, init_params
+
+# What is chosen for a run and not held by the weights, beside rates and drawing.
+_FREE = ("memory_length", "reuse_length", "bidirectional_data")
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """A model to go on from.
+
+    Attributes:
+      loaded: all that the folder holds.
+      config: of its encoder, with a pooler where a head of the run needs one.
+      change: how its vocabulary becomes that of the corpus.
+    """
+
+    loaded: LoadedModel
+    config: EncoderConfig
+    change: Change
+
+    @classmethod
+    def open(
+        cls, folder: str, head_names: tuple[str, ...], change: Change = "same"
+    ) -> "Start":
+        """Loads the folder, for a run with these heads."""
+        loaded = load_model(_existing(folder))
+        config = loaded.config
+        pairs = any(HEADS[name] is PairHead for name in head_names)
+        if pairs and config.pair_head == "pooled":
+            config = dataclasses.replace(config, pooler=True)
+        return cls(loaded, config, change)
+
+    def check(self, encoder: EncoderConfig, tokenizer: Tokenizer, corpus: Path) -> None:
+        """Refuses a vocabulary or an encoder that the weights do not fit."""
+        check_change(
+            self.change,
+            self.loaded.need_tokenizer(),
+            tokenizer,
+            model=self.loaded.source,
+            corpus=corpus,
+        )
+        free = {*_FREE, *(["vocab_size"] if self.change != "same" else [])}
+        longer = dataclasses.replace(self.config, max_length=encoder.max_length)
+        if leaf_shapes(longer, ()) == leaf_shapes(self.config, ()):
+            free.add("max_length")  # there is no table of positions
+        ours = dataclasses.asdict(encoder)
+        for name, value in dataclasses.asdict(self.config).items():
+            if name in free or name.endswith("rate") or name.startswith("init"):
+                continue
+            if ours[name] != value:
+                raise UserError(
+                    f"model.{name}={ours[name]!r} does not fit init_from="
+                    f"{self.loaded.source}, which has {value!r}; set it to that"
+                )
+
+    def params_for(
+        self, model: EncoderModel, tokenizer: Tokenizer, seed: int
+    ) -> tuple[dict, list[str]]:
+        """Returns the run's parameters, and lines that say where they come from.
+
+        Args:
+          model: that is trained, with the vocabulary of the corpus.
+          tokenizer: of the corpus.
+          seed: of what is made anew.
+        """
+        shapes = leaf_shapes(model.config, model.head_names, model.with_generator)
+        sizes = {path: math.prod(shape) for path, shape in shapes.items()}
+        leaves = leaves_of(self.loaded.params)
+        missing = sorted(set(shapes) - set(leaves))
+        left = sorted(set(leaves) - set(shapes))
+        num_loaded = sum(sizes[path] for path in shapes if path in leaves)
+        lines = [
+            f"{part} is not there: made anew, UNTRAINED" for part in _parts(missing)
+        ]
+        lines += [f"{part} is there and not used by this run" for part in _parts(left)]
+        if self.change != "same":
+            plan = plan_rows(
+                self.change,
+                self.loaded.need_tokenizer(),
+                tokenizer,
+                old_rows=self.config.vocab_size,
+                new_rows=model.config.vocab_size,
+            )
+            lines = [plan.report(self.config.vocab_size), *lines]
+            for path, axis in vocabulary_axes(model).items():
+                if path in leaves:
+                    leaves[path] = plan.applied(leaves[path], axis)
+                    num_loaded -= sizes[path] * plan.num_new // plan.num_rows
+        leaves |= _made_anew(model, missing, seed)
+        for path, shape in shapes.items():
+            if leaves[path].shape != shape:
+                raise UserError(
+                    f"{path} of init_from={self.loaded.source} is "
+                    f"{list(leaves[path].shape)}, this run asks for {list(shape)}; "
+                    "use the settings that the folder was made with"
+                )
+        opening = f"{self.name}: {num_loaded:,} of {sum(sizes.values()):,} parameters"
+        params = tree_of({path: leaves[path] for path in shapes})
+        return params, [f"{opening} loaded", *lines, *self.loaded.report]
+
+    @property
+    def name(self) -> str:
+        """The folder, as people should read it."""
+        step = self.loaded.step
+        at = "" if step is None else f", step {step:,}"
+        return f"{self.loaded.source} ({self.loaded.family}{at})"
+
+
+def _existing(folder: str) -> str:
+    """Returns `folder`; names the command that makes it where it is a recipe's."""
+    path = Path(folder).expanduser()
+    recipe, _, variant = path.name.partition("-")
+    recipe = Path("configs") / f"{recipe}.py"
+    if not path.exists() and path.parent.name == "runs" and recipe.is_file():
+        raise UserError(
+            f"init_from={folder} does not exist; make it with python -m "
+            f"encoderjax.train --config={recipe}{variant and f':{variant}'}, or name "
+            "another folder: a workdir, an export or one of Hugging Face's"
+        )
+    return folder
+
+
+def _parts(paths: Iterable[str]) -> list[str]:
+    """Returns the parts of the model that parameters belong to, such as heads/nsp."""
+    return sorted({"/".join(path.split("/")[:2]) for path in paths})
+
+
+def _made_anew(
+    model: EncoderModel, paths: Sequence[str], seed: int
+) -> dict[str, np.ndarray]:
+    """Draws the parameters at `paths` as a new model would."""
+
+    def draw(key: jax.Array) -> dict[str, jax.Array]:
+        leaves = leaves_of(init_params(model, key))
+        return {path: leaves[path] for path in paths}
+
+    # Compiled, because the compiler then leaves out what is not returned.
+    made = jax.jit(draw)(jax.random.key(seed)) if paths else {}
+    return {path: np.asarray(leaf) for path, leaf in made.items()}
