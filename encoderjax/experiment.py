@@ -8,7 +8,7 @@ size from the tokenizer, the batch counted in rows.
 import dataclasses
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from encoderjax.errors import UserError
 from encoderjax.interop.start import Start
 from encoderjax.interop.vocabulary import check_readable
 from encoderjax.models.config import EncoderConfig
+from encoderjax.models.heads import HEADS, PairHead
 from encoderjax.objectives import Objective, head_names
 from encoderjax.objectives.pretrainer import Pretrainer
 
@@ -97,6 +98,11 @@ class Experiment:
         corpus = open_corpus(config.data, report)
         rows = _vocabulary_rows(config, corpus, origin)
         encoder = dataclasses.replace(encoder, vocab_size=rows)
+        encoder = _reading(encoder, corpus, settled=config.model)
+        if "pooler" not in config.model.changes:
+            trained = origin is not None and origin.encoder.pooler
+            pooler = trained or _reads_pooler(config.objectives, encoder)
+            encoder = dataclasses.replace(encoder, pooler=pooler)
         config = dataclasses.replace(config, model=model)
         objectives = tuple(o.resolved(config.data, encoder) for o in config.objectives)
         return cls(config, corpus, encoder, objectives, report)
@@ -290,6 +296,42 @@ def _vocabulary_rows(
             f"{corpus.folder}, {size}; set it to {size} or more, or None"
         )
     return rows
+
+
+def _reading(
+    encoder: EncoderConfig, corpus: Corpus, settled: ModelConfig
+) -> EncoderConfig:
+    """Returns the encoder as it reads the rows of a corpus.
+
+    Where positions are counted over what is not padding, the tokenizer says what that
+    is, unless the model's table was trained with another.
+    """
+    pad_id = int(corpus.tokenizer.vocabulary.pad_id)
+    if encoder.position_pad_id not in (None, pad_id):
+        if settled.family is None or "position_pad_id" in settled.changes:
+            raise UserError(
+                f"model.position_pad_id={encoder.position_pad_id} is not the padding "
+                f"of corpus {corpus.folder}, {pad_id}: positions would be miscounted; "
+                "prepare it with a tokenizer whose padding has that id"
+            )
+        encoder = dataclasses.replace(encoder, position_pad_id=pad_id)
+    layout = corpus.tokenizer.layout
+    most = max(layout.second, layout.final or 0, layout.pad) + 1
+    has_table = encoder.num_segments > 1 and encoder.positions != "two_stream"
+    if has_table and most > encoder.num_segments:
+        raise UserError(
+            f"model.num_segments={encoder.num_segments} is less than the {most} of the "
+            f"tokenizer of corpus {corpus.folder}; set it to {most}, to 0 for a model "
+            "that does not read segments, or prepare with another tokenizer"
+        )
+    return encoder
+
+
+def _reads_pooler(objectives: Iterable[Objective], encoder: EncoderConfig) -> bool:
+    """Says whether an objective trains the pooler; else a run has none."""
+    heads = head_names(objectives)
+    pairs = any(HEADS[name] is PairHead for name in heads)
+    return pairs and encoder.pair_head == "pooled"
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

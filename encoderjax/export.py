@@ -133,6 +133,8 @@ def _write_hf(folder: Path, loaded: LoadedModel) -> int:
         "model": beside(config, told, config_json),
         "heads": [name for name in loaded.head_names if name not in held],
     }
+    if any(path.startswith("encoder/pooler/") for path in homeless):
+        extra["model"]["pooler"] = True
     if homeless or extra["model"] or family != told:
         weights.write_json(folder / EXTRA_INDEX, extra)
     if homeless:
@@ -208,9 +210,6 @@ def _notes(
     notes = []
     if loaded.tokenizer is None:
         notes.append(f"{loaded.source} has no tokenizer: none was written")
-    if format == "hf" and loaded.config.pooler and loaded.head_names == ("mlm",):
-        name = architecture(loaded.family, loaded.head_names)
-        notes.append(f"the pooler was written, but {name} has none and will say so")
     if format == "hf" and EXTRA in files:
         notes.append(
             f"{EXTRA} holds what transformers has no place for; encoderjax reads it"

@@ -1,7 +1,14 @@
+import atexit
 import os
+import shutil
+import tempfile
 
-# Before anything imports jax: eight devices, all of them the CPU.
+# Before anything imports jax: eight devices, all of them the CPU. Programs that several
+# tests compile, also in processes of their own, are compiled once.
 os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="encoderjax-tests-")
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.5"
+atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], True)
 
 import jax
 import pytest

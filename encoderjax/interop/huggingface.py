@@ -253,9 +253,13 @@ def params_to_hf(
     """
     leaves = {path: np.asarray(leaf) for path, leaf in leaves_of(params).items()}
     leaves = _unshared(leaves, config)
-    # The mask decoder's positions are no input's: under that name they would be.
-    plain = dataclasses.replace(config, mask_decoder_layers=0)
-    known = leaf_shapes(plain, tuple(params.get("heads", {})))
+    head_names = tuple(params.get("heads", {}))
+    held = held_heads(family, head_names)
+    # The mask decoder's positions are no input's: under that name they would be. The
+    # classes that predict tokens alone have no pooler.
+    pooler = config.pooler and (not held or any(HEADS[n] is PairHead for n in held))
+    plain = dataclasses.replace(config, mask_decoder_layers=0, pooler=pooler)
+    known = leaf_shapes(plain, tuple(n for n in head_names if n in held))
     shapes = {path: leaf.shape for path, leaf in leaves.items() if path in known}
     rows = list(expand_rows(family, config, shapes))
     named = {path for row in rows for path in row.paths}

@@ -26,8 +26,9 @@ from encoderjax.interop.weights import leaves_of, tree_of
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.heads import HEADS, EncoderModel, PairHead, init_params
 
-# What is chosen for a run and not held by the weights, beside rates and drawing.
-_FREE = ("memory_length", "reuse_length", "bidirectional_data")
+# What is chosen for a run and not held by the weights, beside rates and drawing; a
+# pooler is made anew or left.
+_FREE = ("memory_length", "reuse_length", "bidirectional_data", "pooler")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -108,7 +108,6 @@ HF = Names(
         (f"{_LAYER}.ff.layer_1", f"{_OURS}/mlp/up", "dense"),
         (f"{_LAYER}.ff.layer_2", f"{_OURS}/mlp/down", "dense"),
         (f"{_LAYER}.ff.layer_norm", f"{_OURS}/mlp_norm", "norm"),
-        ("sequence_summary.summary", "encoder/pooler", "dense"),
         ("lm_loss.bias", "heads/mlm/bias", "same"),
     ),
     from_fields=fields_from_hf,
