@@ -258,7 +258,9 @@ def _objectives(values: dict[str, Any]) -> tuple[Objective, ...]:
                 f"objectives.{name} does not exist{did_you_mean(name, OBJECTIVES)} "
                 f"(objectives: {', '.join(OBJECTIVES)})"
             )
-        if fields is None or fields == "None":
+        if isinstance(fields, Override):
+            fields = _literal(fields)
+        if fields is None:
             continue  # switched off
         if not isinstance(fields, Mapping):
             raise UserError(f"objectives.{name}={fields!r} must be a dict or None")
