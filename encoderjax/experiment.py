@@ -234,7 +234,9 @@ class Experiment:
     def identity(self) -> dict[str, Any]:
         """Returns what a checkpoint must agree with, by name of the field."""
         described = self.described()
-        fields = _flat({key: described[key] for key in self.config.to_dict()})
+        # The model comes last: some of its fields follow from the others.
+        keys = sorted(self.config.to_dict(), key="model".__eq__)
+        fields = _flat({key: described[key] for key in keys})
         return {
             **{key: value for key, value in fields.items() if not _changeable(key)},
             "tokenizer.sha256": self.corpus.tokenizer.sha256,

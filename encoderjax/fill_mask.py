@@ -23,7 +23,7 @@ from encoderjax.command import Parser, run_command
 from encoderjax.data.tokenizers import Tokenizer
 from encoderjax.errors import UserError
 from encoderjax.interop.loading import LoadedModel, load_model
-from encoderjax.models.heads import EncoderModel
+from encoderjax.models.heads import HEADS, EncoderModel, PairHead
 
 Order = Literal["together", "left", "surest"]
 Item = TypeVar("Item")
@@ -196,7 +196,8 @@ def _checked_top(top: int, tokenizer: Tokenizer) -> int:
 def pair_probability(model: LoadedModel, pairs: list[tuple[str, str]]) -> list[float]:
     """Returns, for each pair, the probability that the second text is the next."""
     tokenizer = model.need_tokenizer()
-    encoder, params = _on_device(model, "nsp")
+    trained = [name for name in model.head_names if HEADS[name] is PairHead]
+    encoder, params = _on_device(model, trained[0] if trained else "nsp")
     coded = [_encoded(tokenizer, *pair, model.config.max_length) for pair in pairs]
     numbers = list(range(len(pairs)))
     found = {}

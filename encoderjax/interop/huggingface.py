@@ -17,7 +17,7 @@ from encoderjax.interop.layouts import LAYOUTS, Layout
 from encoderjax.interop.weights import leaves_of, tree_of
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.families import FAMILIES
-from encoderjax.models.families.names import Names
+from encoderjax.models.families.names import Names, told
 from encoderjax.models.heads import (
     HEADS,
     EncoderModel,
@@ -41,10 +41,12 @@ ACTIVATIONS = {  # theirs to ours; ours is written as the first of its names
     "tanh": "tanh",
 }
 
+_ACTIVATION_FIELDS = ("activation", "head_activation", "conv_activation")
+
 # Fields that Hugging Face's classes do without: they change how a model is trained, or
-# a part that is kept beside the classes, and not what these compute.
-_BESIDE = {"mask_decoder_layers", "mask_decoder_shared", "detection_head"}
-_BESIDE |= {"boundary_slots", "summary", "init", "init_std", "scaled_out_init"}
+# a part that is kept beside the classes. What layers share is written for each of them.
+_BESIDE = {"mask_decoder_layers", "mask_decoder_shared", "boundary_slots"}
+_BESIDE |= {"init", "init_std", "scaled_out_init"}
 _BESIDE |= {"dropout_rate", "attention_dropout_rate", "inner_dropout_rate"}
 _BESIDE |= {"max_length", "sharing", "layer_groups"}
 
@@ -68,7 +70,7 @@ def family_of(config_json: Mapping, where: object) -> str:
             f"{where}: config.json has no model_type; add it (known: "
             f"{', '.join(known)})"
         )
-    if model_type not in known:
+    if not isinstance(model_type, str) or model_type not in known:
         raise UserError(
             f"{where}: model_type={model_type!r} is not known"
             f"{did_you_mean(str(model_type), known)} (known: {', '.join(known)})"
@@ -90,8 +92,11 @@ def config_from_hf(
                 )
         fields: dict[str, Any] = dict(names.structure)
         for theirs, ours, default in names.fields:
-            value = _checked_field(theirs, config_json.get(theirs, default), default)
-            fields[ours] = _activation(theirs, value) if "activ" in ours else value
+            value = told(config_json, theirs, default)
+            if theirs in config_json and config_json[theirs] is None:
+                raise UserError(f"{theirs}=None must be of the kind of {default!r}")
+            named = ours in _ACTIVATION_FIELDS
+            fields[ours] = _activation(theirs, value) if named else value
         fields |= names.from_fields(config_json)
         fields["pooler"] = pooler
         return EncoderConfig(**fields)
@@ -101,15 +106,6 @@ def config_from_hf(
         raise UserError(
             f"{where}: config.json has a field of the wrong kind"
         ) from error
-
-
-def _checked_field(name: str, value: object, default: object) -> object:
-    """Returns `value` as the type of `default`, or refuses it."""
-    kinds = (int, float) if isinstance(default, float) else (type(default),)
-    is_bool = isinstance(value, bool) and bool not in kinds
-    if not isinstance(value, kinds) or is_bool:
-        raise UserError(f"{name}={value!r} must be of the kind of {default!r}")
-    return type(default)(value)  # pyright: ignore
 
 
 def _activation(name: str, value: object) -> str:
@@ -133,11 +129,16 @@ def config_to_hf(
     for theirs, ours in ACTIVATIONS.items():
         written.setdefault(ours, theirs)
     fields = {}
-    for theirs, ours, _ in names.fields:
+    for theirs, ours, default in names.fields:
         value = getattr(config, ours)
-        if value is None and "activ" in ours:
-            value = config.activation
-        fields[theirs] = written[value] if "activ" in ours else value
+        if ours in _ACTIVATION_FIELDS:
+            value = written[value or config.activation]
+        if value == 0 and ours == "num_segments" and default:
+            raise UserError(
+                f"model.num_segments=0: Hugging Face's {names.model_type} always has "
+                "segments; use --format=params"
+            )
+        fields[theirs] = value
     config_json = {
         "architectures": [architecture(family, head_names)],
         "model_type": names.model_type,
@@ -147,7 +148,13 @@ def config_to_hf(
         "dtype": "float32",
     }
     different = beside(config, family, config_json)
-    if wrong := sorted(set(different) - _BESIDE):
+    held = held_heads(family, head_names)
+    unread = set(_BESIDE)
+    if "rtd" not in held:
+        unread.add("detection_head")
+    if not _has_pooler(config, held):
+        unread.add("summary")
+    if wrong := sorted(set(different) - unread):
         name = wrong[0]
         raise UserError(
             f"model.{name}={different[name]!r}: Hugging Face's {names.model_type} has "
@@ -161,11 +168,24 @@ def beside(
     config: EncoderConfig, family: str, config_json: Mapping
 ) -> dict[str, object]:
     """Returns the fields that a config.json does not tell."""
-    told = config_from_hf(config_json, family, "export", pooler=config.pooler)
-    ours, theirs = dataclasses.asdict(config), dataclasses.asdict(told)
-    for fields in (ours, theirs):
-        fields["head_activation"] = fields["head_activation"] or fields["activation"]
-    return {name: value for name, value in ours.items() if theirs[name] != value}
+    read = config_from_hf(config_json, family, "export", pooler=config.pooler)
+    ours, theirs = _meaning(config), _meaning(read)
+    values = dataclasses.asdict(config)
+    return {name: values[name] for name in ours if theirs[name] != ours[name]}
+
+
+def _meaning(config: EncoderConfig) -> dict[str, object]:
+    """Returns the fields, where two ways to say one thing are one."""
+    fields = dataclasses.asdict(config)
+    fields["head_activation"] = config.head_activation or config.activation
+    if all(config.sees_all(block) for block in range(config.num_blocks)):
+        fields |= {"window": None, "global_every": 1}
+    return fields
+
+
+def _has_pooler(config: EncoderConfig, held: tuple[str, ...]) -> bool:
+    """Says whether the class has it too; those that predict tokens alone do not."""
+    return config.pooler and (not held or any(HEADS[n] is PairHead for n in held))
 
 
 def architecture(family: str, head_names: tuple[str, ...]) -> str:
@@ -235,10 +255,10 @@ def expand_rows(
             if "{" not in name:
                 yield Tensor(name + there, places, None, kind)
                 continue
-            # A stack that is shorter than the layers are many lacks the first ones.
-            entries = shapes[places[0]][0]
-            missing = config.num_layers - entries
-            for entry in range(entries):
+            # The first layer may have no norm before it.
+            part = places[0].split("/")[2]
+            missing = int(part == "attention_norm" and not config.first_norm)
+            for entry in range(shapes[places[0]][0]):
                 group, inner = divmod(entry, config.inner_layers)
                 layer = name.format(i=entry + missing, group=group, inner=inner)
                 yield Tensor(layer + there, places, entry, kind)
@@ -252,13 +272,13 @@ def params_to_hf(
     The second dictionary holds the leaves that have no name there.
     """
     leaves = {path: np.asarray(leaf) for path, leaf in leaves_of(params).items()}
-    leaves = _unshared(leaves, config)
+    leaves = _unshared(leaves, family, config)
     head_names = tuple(params.get("heads", {}))
     held = held_heads(family, head_names)
-    # The mask decoder's positions are no input's: under that name they would be. The
-    # classes that predict tokens alone have no pooler.
-    pooler = config.pooler and (not held or any(HEADS[n] is PairHead for n in held))
-    plain = dataclasses.replace(config, mask_decoder_layers=0, pooler=pooler)
+    # The mask decoder's positions are no input's: under that name they would be.
+    plain = dataclasses.replace(
+        config, mask_decoder_layers=0, pooler=_has_pooler(config, held)
+    )
     known = leaf_shapes(plain, tuple(n for n in head_names if n in held))
     shapes = {path: leaf.shape for path, leaf in leaves.items() if path in known}
     rows = list(expand_rows(family, config, shapes))
@@ -268,10 +288,11 @@ def params_to_hf(
 
 
 def _unshared(
-    leaves: dict[str, np.ndarray], config: EncoderConfig
+    leaves: dict[str, np.ndarray], family: str, config: EncoderConfig
 ) -> dict[str, np.ndarray]:
-    """Returns a copy for each layer, where layers share a part and not the whole."""
-    if config.sharing not in ("attention", "ffn"):
+    """Returns a copy for each layer of what layers there cannot share."""
+    groups = any("{group}" in name for name, _, _ in names_of(family).rows)
+    if config.sharing == "none" or (config.sharing == "all" and groups):
         return leaves
     copied = dict(leaves)
     for path, leaf in leaves.items():
@@ -302,6 +323,8 @@ def params_from_hf(
     head_names = tuple(name for name in HEADS if _holds(names, tensors, name))
     pooler = _holds(names, tensors, "pooler")
     pooler |= any(HEADS[name] is PairHead for name in head_names)
+    # The heads that are there say more than the class that is named, if one is.
+    config_json = {**config_json, "architectures": [architecture(family, head_names)]}
     config = config_from_hf(config_json, family, where, pooler=pooler)
     shapes = leaf_shapes(config, head_names)
     leaves = {path: np.empty(shape, np.float32) for path, shape in shapes.items()}

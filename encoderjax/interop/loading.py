@@ -1,6 +1,7 @@
 """Loads a model from a workdir, a folder of Hugging Face, or exported parameters."""
 
 import dataclasses
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from encoderjax.models.heads import (
     PairHead,
     init_params,
 )
+from encoderjax.models.stack import weights_of
 
 PARAMS, PARAMS_INDEX = "params.safetensors", "params.json"
 # Beside Hugging Face's files: what its classes have no place for.
@@ -88,21 +90,6 @@ class LoadedModel:
             )
         return self.tokenizer
 
-    def check_vocabulary(self, other: Tokenizer, where: str) -> None:
-        """Refuses a corpus `where` that was written with another vocabulary."""
-        ours, theirs = self.need_tokenizer(), other
-        size = theirs.vocabulary.size
-        if ours.sha256 == theirs.sha256 or (
-            ours.vocabulary.size == size
-            and ours.tokens(range(size)) == theirs.tokens(range(size))
-        ):
-            return
-        raise UserError(
-            f"corpus {where} was written with another vocabulary ({size:,} tokens) "
-            f"than the model in {self.source} knows ({ours.vocabulary.size:,}); "
-            f"prepare it with --tokenizer={self.source}"
-        )
-
     def with_heads(self, *names: str) -> tuple[EncoderModel, dict]:
         """Returns a model with just these heads, and its parameters."""
         for name in names:
@@ -127,11 +114,16 @@ def load(path: str | Path, head: str | None = None) -> tuple[EncoderModel, dict]
 
     Args:
       path: a workdir, a folder of Hugging Face, or one that `export` wrote.
-      head: `mlm`, `nsp`, ...: the head whose `.logits` the outputs then have.
+      head: `mlm`, `nsp`, ...: the head whose `.logits` the outputs then have. Where
+        the folder has none it is made anew, and a line on stderr says so.
 
     Use it as `model.apply({"params": params}, ids_BL, mask_BL, segments_BL)`.
     """
-    model, params = load_model(path).with_heads(*([head] if head is not None else []))
+    heads = () if head is None else (head,)
+    loaded = load_model(path, need_heads=heads)
+    for line in loaded.report:
+        print(line, file=sys.stderr)
+    model, params = loaded.with_heads(*heads)
     return model, jax.tree.map(jnp.asarray, params)
 
 
@@ -215,11 +207,30 @@ def _with_extra(
         )
     extra_heads = _known_heads(index.get("heads", ()), where)
     head_names = tuple(n for n in HEADS if n in head_names or n in extra_heads)
-    leaves = weights.leaves_of(params)
+    leaves = _shared(weights.leaves_of(params), config, where)
     if (path / EXTRA).is_file():
         leaves |= weights.read_safetensors(path / EXTRA)
     fitting = _fitting(weights.tree_of(leaves), config, head_names, None, path)
     return family_told, config, head_names, fitting
+
+
+def _shared(leaves: dict, config: EncoderConfig, where: Path) -> dict:
+    """Returns one copy of what the layers share, from one for each layer."""
+    shared = dict(leaves)
+    for path, leaf in leaves.items():
+        if not path.startswith("encoder/layers/"):
+            continue
+        entries = weights_of(config, path.split("/")[2])
+        if len(leaf) != len(entries) or entries[0] < 0:
+            continue
+        _, first = np.unique(entries, return_index=True)
+        shared[path] = leaf[first]
+        if not np.array_equal(shared[path][entries], leaf):
+            raise UserError(
+                f"{where}: the layers differ in {path}, which model.sharing="
+                f"{config.sharing!r} says they share; the files do not belong together"
+            )
+    return shared
 
 
 def _read_workdir(path: Path, run: dict, step: int | None) -> LoadedModel:
@@ -295,7 +306,8 @@ def _known_heads(names: object, where: Path) -> tuple[str, ...]:
     for name in names:
         if name not in HEADS:
             raise UserError(
-                f"{where}: head {name!r} does not exist (heads: {', '.join(HEADS)})"
+                f"{where}: head={name!r} does not exist{did_you_mean(name, HEADS)} "
+                f"(heads: {', '.join(HEADS)})"
             )
     return tuple(name for name in HEADS if name in names)
 

@@ -41,6 +41,8 @@ def _shards(index: Path) -> list[Path]:
     names = read_json(index).get("weight_map")
     if not isinstance(names, dict) or not names:
         raise UserError(f"{index} has no weight_map; save the model again")
+    if not all(isinstance(name, str) for name in names.values()):
+        raise UserError(f"{index}: weight_map must name files; save the model again")
     shards = [index.parent / name for name in sorted(set(names.values()))]
     for shard in shards:
         if not shard.is_file():
@@ -58,10 +60,10 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
                 name: np.asarray(file.get_tensor(name), np.float32)
                 for name in file.keys()  # noqa: SIM118  the file is no mapping
             }
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, AttributeError, TypeError) as error:
         raise UserError(
             f"{path} cannot be read as safetensors ({_one_line(error)}): it is "
-            "incomplete or damaged; copy or save it again"
+            "incomplete, damaged or of a precision that is not known; save it again"
         ) from error
 
 
@@ -81,7 +83,11 @@ def read_pickled(path: Path) -> dict[str, np.ndarray]:
             f"{path} holds more than tensors, or is damaged ({_one_line(error)}); save "
             f"the model as {SAFETENSORS}"
         ) from error
-    if not isinstance(tensors, dict) or not all(map(torch.is_tensor, tensors.values())):
+    plain = isinstance(tensors, dict) and all(
+        isinstance(name, str) and torch.is_tensor(tensor)
+        for name, tensor in tensors.items()
+    )
+    if not plain:
         raise UserError(
             f"{path} is no plain dictionary of tensors (a trainer's checkpoint?); save "
             f"the model alone, as {SAFETENSORS}"

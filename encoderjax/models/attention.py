@@ -4,7 +4,7 @@ Shapes: B batch, L queries, M keys, H heads, K per-head size, D width; W blocks 
 queries and T keys of a local layer.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -52,14 +52,15 @@ def attend(
     visible: jax.Array | None,
     scale: float | None = None,
     bias_BHLM: jax.Array | None = None,
+    blind: Literal["zero", "mean"] = "zero",
     dropout_rate: float = 0.0,
     dropout: DropoutKey | None = None,
 ) -> jax.Array:
     """Returns softmax(scale q k + bias) v as [B, L, H, K].
 
     `visible` is boolean and broadcasts against [B, H, L, M]; True = may look. A
-    query that may look at nothing gets 0, never a NaN. `scale` is 1 / sqrt(K) unless
-    given.
+    query that may look at nothing gets 0, or the mean of all values if `blind` says so;
+    never a NaN. `scale` is 1 / sqrt(K) unless given.
     """
     if scale is None:
         scale = float(q_BLHK.shape[-1] ** -0.5)
@@ -68,7 +69,7 @@ def attend(
     )
     if bias_BHLM is not None:
         scores_BHLM += bias_BHLM
-    weights_BHLM = _softmax(scores_BHLM, visible).astype(v_BMHK.dtype)
+    weights_BHLM = _softmax(scores_BHLM, visible, blind).astype(v_BMHK.dtype)
     weights_BHLM = drop(weights_BHLM, dropout_rate, dropout, ATTENTION_SITE)
     return jnp.einsum("bhlm,bmhk->blhk", weights_BHLM, v_BMHK)
 
@@ -85,8 +86,8 @@ def attend_locally(
 ) -> jax.Array:
     """Returns attention to the keys at most window // 2 places away.
 
-    In blocks of `window` queries, each with half a window of keys on either side: the
-    cost is length x window.
+    In blocks of as many queries as the window reaches over, each with half a window of
+    keys on either side: the cost is length x window.
     """
     length, half = q_BLHK.shape[1], window // 2
     if length <= 2 * window or half == 0:
@@ -127,13 +128,16 @@ def attend_locally(
     return mixed.reshape(q_BLHK.shape[0], -1, *q_BLHK.shape[2:])[:, :length]
 
 
-def _softmax(scores: jax.Array, visible: jax.Array | None) -> jax.Array:
+def _softmax(
+    scores: jax.Array, visible: jax.Array | None, blind: str = "zero"
+) -> jax.Array:
     """Returns weights over the visible keys, which are the last axis."""
     if visible is None:
         return jax.nn.softmax(scores, axis=-1)
     scores = jnp.where(visible, scores, jnp.finfo(scores.dtype).min)
-    # Where nothing is visible all scores are alike: their weights are taken away.
-    return jnp.where(visible, jax.nn.softmax(scores, axis=-1), 0.0)
+    weights = jax.nn.softmax(scores, axis=-1)
+    # Where nothing is visible all scores, and so all weights, are alike.
+    return weights if blind == "mean" else jnp.where(visible, weights, 0.0)
 
 
 def _padded(x: jax.Array, before: int, after: int) -> jax.Array:
@@ -148,10 +152,19 @@ def _overlapping(x: jax.Array, half: int) -> jax.Array:
     return jnp.concatenate(parts, axis=2)
 
 
+def frequencies(width: int, theta: float) -> np.ndarray:
+    """Returns theta^(-2i / width) in float32, rounded as PyTorch rounds.
+
+    An ulp here is an angle of 2e-4 at position 8,000.
+    """
+    exponent = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
+    power = np.power(float(theta), exponent.astype(np.float64)).astype(np.float32)
+    return np.float32(1.0) / power
+
+
 def rotation(length: int, head_width: int, theta: float) -> Rotation:
     """Returns the cosines and sines of positions 0, 1, ..."""
-    exponent = np.arange(0, head_width, 2, dtype=np.float32) / np.float32(head_width)
-    frequency = np.float32(1.0) / np.power(np.float32(theta), exponent)
+    frequency = frequencies(head_width, theta)
     angle = np.arange(length, dtype=np.float32)[:, None] * frequency
     return jnp.asarray(np.cos(angle)), jnp.asarray(np.sin(angle))
 

@@ -11,7 +11,7 @@ from encoderjax.errors import UserError
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "tanh"]
 
 _AT_LEAST_1 = "vocab_size num_layers width num_heads mlp_width max_length layer_groups"
-_AT_LEAST_1 += " inner_layers global_every"
+_AT_LEAST_1 += " inner_layers global_every boundary_slots"
 _AT_LEAST_0 = "num_segments position_buckets conv_width mask_decoder_layers"
 _AT_LEAST_0 += " memory_length reuse_length clamp_length"
 _RATES = "dropout_rate attention_dropout_rate inner_dropout_rate"
@@ -152,11 +152,6 @@ class EncoderConfig:
                 f"model.layer_groups={self.layer_groups} exceeds model.num_layers="
                 f"{self.num_layers}"
             )
-        if self.position_buckets % 2:
-            raise UserError(
-                f"model.position_buckets={self.position_buckets} must be even: half of "
-                "them hold one distance each"
-            )
         self._check_combinations()
 
     def _check_numbers(self) -> None:
@@ -214,6 +209,17 @@ class EncoderConfig:
                 and self.num_layers * self.inner_layers < 2,
                 "model.mask_decoder_layers with a shared last layer needs at least two "
                 "layers: the decoder looks at the one before the last",
+            ),
+            (
+                self.mask_decoder_layers
+                and (self.positions == "rope" or self.window or self.embed_width),
+                "model.mask_decoder_layers does not go with positions='rope', with a "
+                "window or with embed_width: its queries stand at chosen places and "
+                "are told their absolute positions",
+            ),
+            (
+                self.position_buckets == 1,
+                "model.position_buckets=1 must be 0, or at least 2",
             ),
             (
                 self.conv_width and self.conv_width % 2 == 0,

@@ -43,8 +43,10 @@ def log_buckets(distance: np.ndarray, buckets: int, farthest: int) -> np.ndarray
     # In float32 as the reference does it: a ceiling tells an ulp from the next bucket.
     length = np.maximum(np.abs(distance), middle).astype(np.float32)
     stretch = np.log(np.float32((farthest - 1) / middle), dtype=np.float32)
-    logarithm = np.log(length / np.float32(middle), dtype=np.float32) / stretch
-    far = np.ceil(logarithm * np.float32(middle - 1)).astype(np.int64) + middle
+    logarithm = np.log(length / np.float32(middle), dtype=np.float32)
+    with np.errstate(divide="ignore", invalid="ignore"):  # a table without far ones
+        far = np.ceil(logarithm / stretch * np.float32(middle - 1)) + middle
+    far = np.nan_to_num(far, posinf=2.0**30).astype(np.int64)
     near = np.abs(distance) <= middle
     return np.where(near, distance, np.sign(distance) * far)
 

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from encoderjax.errors import UserError
 from encoderjax.models.attention import Context, rotation
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.disentangled import Convolution, table_span
@@ -38,6 +39,8 @@ from encoderjax.models.two_stream import (
     with_memory,
 )
 
+_QUERIES = 1 << 20  # tells the query stream's dropout from that of any layer
+
 
 @struct.dataclass
 class Outputs:
@@ -46,7 +49,8 @@ class Outputs:
     Attributes:
       hidden: [B, L, D] of the last layer.
       pooled: [B, D], or None without a pooler.
-      layers: [N + 1, B, L, D] on request: the embeddings, then every layer.
+      layers: [N + 1, B, L, D] on request: the embeddings, then every layer; the last
+        is `hidden`.
       query: [B, P, D] of the query stream, where there are two.
       memory: [N, B, M, D] for the next segment, where one is carried.
       decoding: what the mask decoder needs, where there is one.
@@ -86,14 +90,28 @@ class Encoder(nn.Module):
         if c.embed_norm:
             self.embed_norm = norm(c, self.dtype)
         if self._has_position_table:
-            first = 0 if c.position_pad_id is None else c.position_pad_id + 1
-            rows = c.max_length + first
+            rows = c.max_length + self._first_position
             self.position_embed = Table(c, rows, c.table_width)
+
+    @property
+    def _first_position(self) -> int:
+        pad_id = self.config.position_pad_id
+        return 0 if pad_id is None else pad_id + 1
 
     @property
     def _has_position_table(self) -> bool:
         c = self.config
         return c.positions == "learned" or c.biased_input or c.mask_decoder_layers > 0
+
+    def _check_length(self, length: int) -> None:
+        """Refuses rows that no table reaches; a lookup beyond it would give NaN."""
+        c = self.config
+        limited = self._has_position_table or c.positions == "relative_key"
+        if limited and length > c.max_length:
+            raise UserError(
+                f"rows of {length} tokens are longer than model.max_length="
+                f"{c.max_length}, the positions that this model knows; cut them"
+            )
 
     @nn.compact
     def __call__(
@@ -119,6 +137,7 @@ class Encoder(nn.Module):
           embedded_BLE: the embeddings, where another encoder's tables are shared.
         """
         c = self.config
+        self._check_length(ids_BL.shape[1])
         mask_BL = None if mask_BL is None else mask_BL.astype(bool)
         if segments_BL is None:
             segments_BL = jnp.zeros_like(ids_BL)
@@ -142,10 +161,12 @@ class Encoder(nn.Module):
             convolution = Convolution(c, self.dtype, name="conv")
             convolve = lambda y_BLD: convolution(x_BLD, y_BLD, mask_BL, dropout)
 
+        of_queries = dropout.fold(_QUERIES) if dropout is not None else None
+
         def step(state, params, number, kind, memory_BMD):
             """Runs one block of the content stream, and of the query stream."""
             h_BLD, g_BPD, _ = state
-            run = lambda x, source, context: apply_block(
+            run = lambda x, source, context, dropout: apply_block(
                 c, self.dtype, params, number, x, source, context,
                 dropout=dropout, kind=kind,
             )  # fmt: skip
@@ -154,11 +175,11 @@ class Encoder(nn.Module):
                 source_BMD = with_memory(h_BLD, memory_BMD)
             if c.memory_length:
                 next_BMD = next_memory(c, h_BLD, memory_BMD)
-            y_BLD = run(h_BLD, source_BMD, content)
+            y_BLD = run(h_BLD, source_BMD, content, dropout)
             if kind == 0 and convolve is not None:
                 y_BLD = convolve(y_BLD)
             if g_BPD is not None:
-                g_BPD = run(g_BPD, source_BMD, query)
+                g_BPD = run(g_BPD, source_BMD, query, of_queries)
             before_BLD = h_BLD if c.mask_decoder_layers else None
             every = y_BLD if layers else None
             return (y_BLD, g_BPD, before_BLD), (every, next_BMD)
@@ -172,10 +193,12 @@ class Encoder(nn.Module):
 
         if c.norm_at == "before":
             last_BLD = norm(c, self.dtype, name="final_norm")(last_BLD)
+            if every_NBLD is not None:
+                every_NBLD = every_NBLD.at[-1].set(last_BLD)
         if c.positions == "two_stream":
             last_BLD = drop(last_BLD, c.dropout_rate, outside, OUT_SITE)
             if g_BPD is not None:
-                g_BPD = drop(g_BPD, c.dropout_rate, outside, OUT_SITE)
+                g_BPD = drop(g_BPD, c.dropout_rate, of_queries, OUT_SITE)
         return Outputs(
             hidden=last_BLD,
             pooled=self._pool(last_BLD, mask_BL) if c.pooler else None,
@@ -251,7 +274,7 @@ class Encoder(nn.Module):
         c = self.config
         batch, length = segments_BL.shape
         if c.bidirectional_data and streams.reversed_B is None:
-            reversed_B = jnp.arange(batch) >= batch // 2
+            reversed_B = jnp.arange(batch) >= (batch + 1) // 2
             streams = dataclasses.replace(streams, reversed_B=reversed_B)
         memory = streams.memory_NBMD
         keys = length + (0 if memory is None else memory.shape[2])
@@ -318,7 +341,8 @@ class Encoder(nn.Module):
         c = self.config
         source_BLD, rows_BP1 = decoding.source_BLD, places_BP[:, :, None]
         x_BPD = jnp.take_along_axis(source_BLD, rows_BP1, axis=1)
-        x_BPD += self.position_embed(places_BP).astype(self.dtype)
+        positions_BP = places_BP + self._first_position
+        x_BPD += self.position_embed(positions_BP).astype(self.dtype)
         visible = decoding.context.visible
         if visible is not None and visible.shape[2] > 1:
             visible = jnp.take_along_axis(visible, rows_BP1[:, None], axis=2)

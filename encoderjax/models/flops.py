@@ -17,6 +17,7 @@ def train_flops_per_row(config: EncoderConfig, length: int, predictions: int) ->
         layers += length * _attention(c, length, c.sees_all(block))
     width = c.table_width
     embedding = 0 if c.embed_width is None else length * width * c.width
+    embedding += length * c.conv_width * c.width**2
     transform = c.width * width if c.mlm_head == "transform" else 0
     head = predictions * (transform + width * c.vocab_size)
     decoder = c.mask_decoder_layers * (
@@ -31,9 +32,7 @@ def _attention(config: EncoderConfig, length: int, sees_all: bool) -> int:
     """Returns the multiply-adds of one query: scores and their weighted sum."""
     c = config
     keys = length if sees_all or c.window is None else min(length, 2 * c.window)
-    by_distance = {  # each is scored against all distances, and those are projected
-        "two_stream": 2 * length * c.width + 2 * c.width**2,
-        "relative_key": 2 * length * c.width,
-        "disentangled": len(c.position_terms) * (2 * length * c.width + c.width**2),
-    }
-    return 2 * keys * c.width + by_distance.get(c.positions, 0)
+    # Each is scored against all distances; those are projected once for the batch.
+    tables = {"two_stream": 1, "relative_key": 1, "disentangled": len(c.position_terms)}
+    by_distance = tables.get(c.positions, 0) * 2 * length * c.width
+    return 2 * keys * c.width + by_distance

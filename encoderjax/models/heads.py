@@ -169,12 +169,21 @@ class EncoderModel(nn.Module):
         for name in self.head_names:
             if name not in HEADS:
                 raise UserError(f"head={name!r} does not exist; choose {list(HEADS)}")
+            if HEADS[name] is PairHead and not self._summarises:
+                raise UserError(
+                    f"head={name!r} needs model.pooler=True, or model.pair_head="
+                    "'raw_cls'"
+                )
         self.encoder = Encoder(self.config, self.dtype)
         if self.head_names:
             self.heads = Heads(self.config, self.head_names, self.dtype)
         if self.with_generator is not None:
             config = self.with_generator.config
             self.generator = EncoderModel(config, ("mlm",), self.dtype)
+
+    @property
+    def _summarises(self) -> bool:
+        return self.config.pooler or self.config.pair_head == "raw_cls"
 
     def __call__(
         self,
@@ -242,7 +251,11 @@ class EncoderModel(nn.Module):
         length = ids_BL.shape[1]
         masked_BL = jnp.any(places_BP[:, :, None] == jnp.arange(length), axis=1)
         visible_BLL = jnp.broadcast_to(~masked_BL[:, None], (*ids_BL.shape, length))
-        streams = Streams(visible_BLL=visible_BLL, targets_BP=places_BP)
+        streams = Streams(
+            visible_BLL=visible_BLL,
+            targets_BP=places_BP,
+            reversed_B=jnp.zeros(len(ids_BL), bool),
+        )
         outputs = self.encoder(ids_BL, mask_BL, segments_BL, streams=streams)
         return self.mlm_logits(outputs)
 

@@ -92,7 +92,8 @@ def weights_of(config: EncoderConfig, part: str) -> np.ndarray:
     block = np.arange(config.num_blocks)
     if config.sharing in ("all", _PARTS[part]):
         layer, inner = np.divmod(block, config.inner_layers)
-        group = layer * config.layer_groups // config.num_layers
+        # In floating point, as the reference rounds.
+        group = (layer / (config.num_layers / config.layer_groups)).astype(int)
         return group * config.inner_layers + inner
     return block if part != "attention_norm" or config.first_norm else block - 1
 

@@ -16,7 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from encoderjax.models.attention import Context, attend, from_heads, to_heads
+from encoderjax.models.attention import (
+    Context,
+    attend,
+    frequencies,
+    from_heads,
+    to_heads,
+)
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.dropout import DropoutKey
 from encoderjax.models.relative import distances, query_scores
@@ -97,8 +103,7 @@ def sinusoids(config: EncoderConfig, queries: int, keys: int) -> jax.Array:
     distance = distances(queries, keys).astype(np.float32)
     if config.clamp_length:
         distance = np.clip(distance, -config.clamp_length, config.clamp_length)
-    exponent = np.arange(0, config.width, 2, dtype=np.float32) / config.width
-    angle = distance[:, None] / np.power(np.float32(10_000.0), exponent)
+    angle = distance[:, None] * frequencies(config.width, 10_000.0)
     forward = np.concatenate([np.sin(angle), np.cos(angle)], axis=-1)
     backward = np.concatenate([-np.sin(angle), np.cos(angle)], axis=-1)
     return jnp.asarray(np.stack([forward, backward]))
@@ -169,6 +174,7 @@ class RelativeAttention(nn.Module):
             visible=context.visible,
             scale=scale,
             bias_BHLM=(by_distance + by_segment) * scale,
+            blind="mean",  # as in the reference: the first of an order sees nothing
             dropout_rate=c.attention_dropout_rate,
             dropout=dropout,
         )

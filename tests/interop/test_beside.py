@@ -119,6 +119,9 @@ def test_nothing_lies_beside_what_hugging_face_holds(tmp_path):
         ("deberta_v3", {"score_combination": "product"}, ("mlm",)),
         ("bert", {"mlm_head": "bare"}, ("mlm",)),
         ("bert", {"pair_head": "raw_cls"}, ("nsp",)),
+        ("bert", {"summary": "last"}, ("nsp",)),
+        ("bert", {"num_segments": 0}, ("mlm",)),
+        ("electra", {"detection_head": "with_cls"}, ("rtd",)),
         ("bert", {"norm_at": "before"}, ("mlm",)),
         ("bert", {"embed_width": 16}, ("mlm",)),
         ("modernbert", {"mlp": "dense"}, ("mlm",)),
@@ -134,20 +137,27 @@ def test_what_would_be_computed_wrongly_is_refused(tmp_path, family, changes, he
     assert_same(load_model(tmp_path / "again").params, params)
 
 
-@pytest.mark.parametrize("sharing", ["attention", "ffn", "none"])
-def test_layers_that_share_a_part_are_written_one_by_one(tmp_path, sharing):
-    config = small("albert", sharing=sharing, embed_width=16)
-    params = write_params(tmp_path / "params", "albert", config, "mlm", "sop")
+@pytest.mark.parametrize(
+    ("family", "sharing"),
+    [("albert", "attention"), ("albert", "ffn"), ("albert", "none"), ("bert", "all")],
+)
+def test_what_layers_share_is_written_for_each(tmp_path, family, sharing):
+    changes = {"embed_width": 16} if family == "albert" else {"pooler": False}
+    config = small(family, sharing=sharing, **changes)
+    params = write_params(tmp_path / "params", family, config, "mlm")
     layers = params["encoder"]["layers"]
     stacks = {name: len(jax.tree.leaves(layers[name])[0]) for name in layers}
-    shared = {"attention": "attention", "ffn": "mlp", "none": "nothing"}[sharing]
+    shared = {"attention": "attention", "ffn": "mlp", "none": "nothing", "all": ""}
     for part, entries in stacks.items():
-        assert entries == (1 if part.startswith(shared) else 3)
+        assert entries == (1 if part.startswith(shared[sharing]) else 3)
 
     export.run(tmp_path / "params", tmp_path / "hf")
-    theirs = transformers.AlbertForPreTraining.from_pretrained(tmp_path / "hf").eval()
+    again = load_model(tmp_path / "hf")
+    assert again.config == config
+    assert_same(again.params, params)
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "hf").eval()
     with torch.no_grad():
-        expected = theirs(torch.tensor(IDS)).prediction_logits
+        expected = theirs(torch.tensor(IDS)).logits
     model = EncoderModel(config, ("mlm",))
     run = jax.jit(lambda params: model.apply({"params": params}, IDS).logits)
     assert np.abs(run(params) - expected.numpy()).max() < 2e-5

@@ -183,7 +183,7 @@ def test_unknown_names_are_refused_with_the_known_ones():
 def test_layers_of_albert_are_those_of_the_reference():
     config = preset("albert", "base")
     assert not weights_of(config, "mlp").any()
-    for num_layers, groups in ((12, 3), (12, 5), (7, 2)):
+    for num_layers, groups in ((12, 3), (12, 5), (7, 2), (18, 14), (27, 21)):
         shared = dataclasses.replace(
             config, num_layers=num_layers, layer_groups=groups, inner_layers=2
         )

@@ -48,9 +48,9 @@ def test_outputs_and_the_way_back_equal_pytorch(name, tmp_path):
     model, params = loaded.with_heads(*loaded.head_names)
 
     def everything(model: EncoderModel, batch):
-        outputs = model(batch["ids"], batch["mask"], batch["segments"])
+        outputs = model(batch["ids"], batch["mask"], batch["segments"], layers=True)
         heads = {head: model._logits(head, outputs) for head in loaded.head_names}
-        return outputs.hidden, heads
+        return outputs.layers, heads
 
     run = jax.jit(
         lambda params, batch: model.apply({"params": params}, batch, method=everything)
@@ -66,9 +66,9 @@ def test_outputs_and_the_way_back_equal_pytorch(name, tmp_path):
         with torch.no_grad():
             outputs = theirs(**inputs, output_hidden_states=True)
             returned = again(**inputs, output_hidden_states=True)
-        hidden, heads = run(params, batch)
-        last = outputs.hidden_states[-1]
-        assert difference(hidden, last, batch["mask"]) < TOLERANCE
+        layers, heads = run(params, batch)
+        for ours, layer in zip(layers, outputs.hidden_states, strict=True):
+            assert difference(ours, layer, batch["mask"]) < TOLERANCE
         expected = expected_logits(theirs, outputs)
         assert expected.keys() == set(loaded.head_names)
         for head, logits in expected.items():
@@ -155,7 +155,7 @@ def test_gradient_of_every_parameter_equals_pytorch(name, tmp_path):
     gradient = jax.grad(lambda params: model.apply({"params": params}, method=loss))
     tree = jax.jit(gradient)(params)
     ours, homeless = params_to_hf(tree, loaded.family, loaded.config)
-    assert not homeless
+    assert all("pooler" in path for path in homeless)  # the loss does not read it
     reference = {
         path: tensor.grad
         for path, tensor in theirs.named_parameters()

@@ -72,6 +72,15 @@ def test_local_attention_costs_length_times_window():
     assert operations(2048, 64) < operations(2048, None) / 10
 
 
+def test_rows_that_the_tables_do_not_reach_are_refused():
+    for positions in ("learned", "relative_key"):
+        config = dataclasses.replace(SMALL, positions=positions, max_length=8)
+        with pytest.raises(UserError, match=r"rows of 9 tokens .* model\.max_length=8"):
+            outputs(config)
+    with pytest.raises(UserError, match=r"head='nsp' needs model\.pooler=True"):
+        outputs(dataclasses.replace(SMALL, pooler=False), "nsp")
+
+
 def test_who_may_look_at_nothing_gets_0():
     q, k, v = (random(2, 5, 3, 8, seed=i) for i in range(3))
     visible = np.ones((2, 1, 5, 5), bool)
@@ -86,14 +95,14 @@ def test_who_may_look_at_nothing_gets_0():
 
 @pytest.mark.parametrize("theta", [10_000.0, 160_000.0])
 def test_rotation_is_pytorchs(theta):
-    q, k = random(2, 700, 3, 8), random(2, 700, 3, 8, seed=1)
-    inverse = 1.0 / (theta ** (torch.arange(0, 8, 2, dtype=torch.float) / 8))
-    angle = torch.arange(700)[:, None].float() * inverse
+    q, k = random(2, 8192, 1, 64), random(2, 8192, 1, 64, seed=1)
+    inverse = 1.0 / (theta ** (torch.arange(0, 64, 2, dtype=torch.float) / 64))
+    angle = torch.arange(8192)[:, None].float() * inverse
     both = torch.cat((angle, angle), dim=-1)[None]
     expected = apply_rotary_pos_emb(
         torch.tensor(q), torch.tensor(k), both.cos(), both.sin(), unsqueeze_dim=2
     )
-    by = rotation(700, 8, theta)
+    by = rotation(8192, 64, theta)
     for ours, theirs in zip((q, k), expected, strict=True):
         np.testing.assert_allclose(rotate(jnp.asarray(ours), by), theirs, atol=2e-6)
 
@@ -131,7 +140,7 @@ def test_scores_by_distance_are_a_lookup(chosen):
 
 def test_logarithmic_buckets_are_the_references():
     distance = np.arange(-2100, 2101)
-    for buckets, farthest in ((256, 512), (32, 128), (8, 24), (256, 2048)):
+    for buckets, farthest in ((256, 512), (32, 128), (8, 24), (7, 24), (256, 2048)):
         expected = make_log_bucket_position(torch.tensor(distance), buckets, farthest)
         ours = log_buckets(distance, buckets, farthest)
         assert np.array_equal(ours, expected.long().numpy())
@@ -261,7 +270,10 @@ def test_summary_is_of_the_first_or_the_last_real_token():
         ({"memory_length": 4}, "memory_length=4 needs positions='two_stream'"),
         ({"positions": "rope", "num_heads": 8}, "must be even"),
         ({"conv_width": 4}, "conv_width=4 must be odd"),
-        ({"position_buckets": 7}, "position_buckets=7 must be even"),
+        ({"position_buckets": 1}, "position_buckets=1 must be 0"),
+        ({"mask_decoder_layers": 2, "embed_width": 8}, "embed_width"),
+        ({"mask_decoder_layers": 2, "positions": "rope"}, "positions='rope'"),
+        ({"boundary_slots": 0}, "boundary_slots=0 must be at least 1"),
         ({"sharing": "all", "layer_groups": 3}, "layer_groups=3 exceeds"),
         ({"num_segments": -1}, "num_segments=-1 must be at least 0"),
         ({"embed_width": 0}, "embed_width=0 must be at least 1, or None"),

@@ -86,6 +86,19 @@ def test_both_streams_follow_the_order_and_see_the_memory(theirs, run, padded):
         assert segment or carried is None
 
 
+def test_the_first_of_an_order_sees_what_the_reference_lets_it(theirs, run):
+    """All places are predicted: the first of them has nothing to look at."""
+    batch = random_batch(theirs, padded=False)
+    visible_BLL = random_order(np.random.default_rng(1))
+    targets_BP = np.broadcast_to(np.arange(LENGTH), (4, LENGTH))
+    assert not visible_BLL.any(axis=2).all()
+    with torch.no_grad():
+        inputs = torch_inputs(theirs, batch)
+        expected = theirs(**inputs, **torch_streams(visible_BLL, targets_BP))
+    out = run(batch, Streams(visible_BLL, targets_BP))
+    assert largest(out.logits, expected.logits) < TOLERANCE
+
+
 def test_the_query_stream_does_not_see_its_own_token(theirs, run):
     rng = np.random.default_rng(0)
     batch = random_batch(theirs, padded=False)

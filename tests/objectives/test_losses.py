@@ -32,9 +32,7 @@ def case():
     outputs = pretrainer.model.apply(
         {"params": params}, batch["ids"], batch["mask"], batch["segments"]
     )
-    logits = pretrainer.model.apply(
-        {"params": params}, outputs, method="mlm_logits"
-    )
+    logits = pretrainer.model.apply({"params": params}, outputs, method="mlm_logits")
     return pretrainer, params, batch, outputs, np.asarray(logits, np.float64)
 
 

@@ -117,7 +117,6 @@ OTHERS = {
     "albert": {"embed_width": 16, "dropout_rate": 0.1},
     "modernbert": {"window": 8, "global_every": 2, "num_layers": 3},
     "deberta_v2": {"position_buckets": 8, "max_distance": 20, "conv_width": 3},
-    "xlnet": {},
 }
 
 

@@ -16,7 +16,7 @@ from encoderjax.models.families.bert import (
     hf_fields,
     sized,
 )
-from encoderjax.models.families.names import Names
+from encoderjax.models.families.names import Names, told
 
 
 def _deberta(num_layers: int, width: int) -> EncoderConfig:
@@ -50,26 +50,32 @@ _OURS = "encoder/layers/attention"
 
 def fields_from_hf(config_json: Mapping) -> dict[str, object]:
     """Returns how positions are told."""
-    width = config_json.get("hidden_size", 768)
-    if config_json.get("embedding_size", width) != width:
+    width = told(config_json, "hidden_size", 768)
+    if told(config_json, "embedding_size", width) != width:
         raise UserError(
             f"embedding_size={config_json['embedding_size']} is not supported; this "
             f"encoder's tables are as wide as the model, hidden_size={width}"
         )
-    relative = config_json.get("relative_attention", False)
-    biased = config_json.get("position_biased_input", True)
+    relative = told(config_json, "relative_attention", False)
+    biased = told(config_json, "position_biased_input", True)
     if not relative and not biased:
         raise UserError(
             "relative_attention=false with position_biased_input=false is not "
             "supported: such a model cannot tell the order of its tokens"
         )
-    terms = config_json.get("pos_att_type") or ()
+    terms = config_json.get("pos_att_type") or []
     terms = terms.lower().split("|") if isinstance(terms, str) else terms
-    farthest = config_json.get("max_relative_positions", -1)
+    terms = tuple(str(term).strip() for term in terms)
+    if terms and not relative:
+        raise UserError(
+            f"pos_att_type={list(terms)} with relative_attention=false is not "
+            "supported: the scores would be scaled for terms that are not there"
+        )
+    farthest = told(config_json, "max_relative_positions", -1)
     return {
         "positions": "disentangled" if relative else "learned",
         "biased_input": relative and biased,
-        "position_terms": tuple(term.strip() for term in terms),
+        "position_terms": terms,
         "max_distance": farthest if farthest > 0 else None,
     }
 
@@ -80,7 +86,7 @@ def fields_to_hf(config: EncoderConfig) -> dict[str, object]:
     return {
         "relative_attention": relative,
         "position_biased_input": config.biased_input or config.positions == "learned",
-        "pos_att_type": list(config.position_terms),
+        "pos_att_type": list(config.position_terms) if relative else [],
         "max_relative_positions": config.max_distance or -1,
         "legacy": True,
     }

@@ -17,6 +17,7 @@ from encoderjax.models.families.bert import (
     projection_rows,
     sized,
 )
+from encoderjax.models.families.names import told
 
 _WORDS_OF_NORM = {True: "layer_norm", False: "none"}
 
@@ -33,6 +34,7 @@ def preset(num_layers: int, width: int, vocab_size: int, **fields) -> EncoderCon
         share_position_projections=True,
         relative_norm=True,
         norm_eps=1e-7,
+        detection_head="with_cls",
         pooler=False,
         init="normal",
         **fields,
@@ -50,10 +52,11 @@ _OURS = "encoder/layers/attention"
 
 def fields_from_hf(config_json: Mapping) -> dict[str, object]:
     """Returns how positions are told."""
-    norms = config_json.get("norm_rel_ebd", "none").lower().split("|")
+    norms = told(config_json, "norm_rel_ebd", "none").lower().split("|")
+    relative = told(config_json, "relative_attention", False)
     return deberta.fields_from_hf({"hidden_size": 1536, **config_json}) | {
-        "position_buckets": max(0, config_json.get("position_buckets", -1)),
-        "relative_norm": "layer_norm" in (norm.strip() for norm in norms),
+        "position_buckets": max(0, told(config_json, "position_buckets", -1)),
+        "relative_norm": relative and "layer_norm" in (norm.strip() for norm in norms),
     }
 
 
@@ -72,7 +75,7 @@ HF = dataclasses.replace(
         ("mlm",): "DebertaV2ForMaskedLM",
         (): "DebertaV2Model",
     },
-    structure={"pooler": False, "init": "normal"},
+    structure={"detection_head": "with_cls", "pooler": False, "init": "normal"},
     fields=(
         *hf_fields(
             vocab_size=128_100,
@@ -98,6 +101,10 @@ HF = dataclasses.replace(
         ("deberta.encoder.conv.conv", "encoder/conv/conv", "convolution"),
         ("deberta.encoder.conv.LayerNorm", "encoder/conv/norm", "norm"),
         *MLM_ROWS,
+        # Of microsoft's files; no class there has such a head.
+        ("mask_predictions.LayerNorm", "heads/rtd/norm", "norm"),
+        ("mask_predictions.dense", "heads/rtd/dense", "dense"),
+        ("mask_predictions.classifier", "heads/rtd/score", "dense"),
     ),
     from_fields=fields_from_hf,
     to_fields=fields_to_hf,

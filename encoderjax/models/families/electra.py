@@ -16,7 +16,7 @@ from encoderjax.models.families.bert import (
     projection_rows,
     sized,
 )
-from encoderjax.models.families.names import Names
+from encoderjax.models.families.names import Names, told
 
 
 def generator(discriminator: EncoderConfig, fraction: float) -> EncoderConfig:
@@ -53,12 +53,11 @@ PRESETS: dict[str, EncoderConfig] = _DISCRIMINATORS | {
 
 def fields_from_hf(config_json: Mapping) -> dict[str, object]:
     """Returns the width of the tables; without a projection where they are as wide."""
-    width = config_json.get("embedding_size", 128)
-    same = width == config_json.get("hidden_size", 256)
+    width = told(config_json, "embedding_size", 128)
+    same = width == told(config_json, "hidden_size", 256)
     # The generator's head is exact, the discriminator's follows hidden_act.
-    exact = config_json.get("hidden_act", "gelu") != "gelu"
-    is_generator = "ElectraForMaskedLM" in (config_json.get("architectures") or ())
-    head = {"head_activation": "gelu"} if exact and is_generator else {}
+    is_generator = "ElectraForMaskedLM" in told(config_json, "architectures", [])
+    head = {"head_activation": "gelu"} if is_generator else {}
     return {"embed_width": None if same else width, **head}
 
 

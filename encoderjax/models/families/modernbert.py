@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from encoderjax.errors import UserError
 from encoderjax.models.config import EncoderConfig
-from encoderjax.models.families.names import ENDS, PAD, Names
+from encoderjax.models.families.names import ENDS, PAD, Names, told
 
 
 def _modernbert(
@@ -55,30 +55,33 @@ def _kinds(num_layers: int, global_every: int) -> list[str]:
 
 def fields_from_hf(config_json: Mapping) -> dict[str, object]:
     """Returns the pattern of layers and the rotary bases, of new and old files."""
-    count = config_json.get("num_hidden_layers", 22)
-    every = config_json.get("global_attn_every_n_layers", 3)
-    kinds = config_json.get("layer_types")
-    if kinds is not None:
-        fitting = [n for n in range(1, count + 1) if _kinds(count, n) == list(kinds)]
+    count = told(config_json, "num_hidden_layers", 22)
+    every = told(config_json, "global_attn_every_n_layers", 3)
+    kinds = told(config_json, "layer_types", [])
+    if kinds and kinds != _kinds(count, every):
+        fitting = [n for n in range(1, count + 1) if _kinds(count, n) == kinds]
         if not fitting:
             raise UserError(
                 f"layer_types={kinds} is not supported: layers 0, n, 2n, ... must be "
                 f"{_GLOBAL!r} and the others {_LOCAL!r}"
             )
         every = fitting[0]
-    ropes = config_json.get("rope_parameters") or {}
+    scaling = told(config_json, "rope_scaling", {})
+    if scaling.get("rope_type", scaling.get("type", "default")) != "default":
+        raise UserError(f"rope_scaling={scaling} is not supported; remove it")
+    ropes = told(config_json, "rope_parameters", {})
     bases = {}
     for kind, old, default in (
         (_GLOBAL, "global_rope_theta", 160_000.0),
         (_LOCAL, "local_rope_theta", 10_000.0),
     ):
-        rope = ropes.get(kind) or {}
+        rope = told(ropes, kind, {})
         if rope.get("rope_type", "default") != "default":
             raise UserError(
                 f"rope_parameters.{kind}.rope_type={rope['rope_type']!r} is not "
                 "supported; this encoder has 'default' only"
             )
-        bases[kind] = float(rope.get("rope_theta", config_json.get(old, default)))
+        bases[kind] = told(rope, "rope_theta", told(config_json, old, default))
     return {
         "global_every": every,
         "rope_theta": bases[_GLOBAL],
@@ -93,6 +96,7 @@ def fields_to_hf(config: EncoderConfig) -> dict[str, object]:
     every = 1 if window is None else config.global_every
     return {
         "layer_types": _kinds(config.num_layers, every),
+        "global_attn_every_n_layers": every,
         "local_attention": 128 if window is None else window,
         "rope_parameters": {
             _GLOBAL: base(config.rope_theta),
@@ -116,6 +120,7 @@ HF = Names(
         "use_bias": False,
         "mlp": "gated",
         "scaled_out_init": True,
+        "dropout_rate": 0.0,
         "pooler": False,
     },
     fields=(
@@ -127,7 +132,6 @@ HF = Names(
         ("max_position_embeddings", "max_length", 8192),
         ("hidden_activation", "activation", "gelu"),
         ("classifier_activation", "head_activation", "gelu"),
-        ("embedding_dropout", "dropout_rate", 0.0),
         ("attention_dropout", "attention_dropout_rate", 0.0),
         ("mlp_dropout", "inner_dropout_rate", 0.0),
         ("norm_eps", "norm_eps", 1e-5),

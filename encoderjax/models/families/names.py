@@ -2,12 +2,26 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import Any
 
+from encoderjax.errors import UserError
 from encoderjax.models.config import EncoderConfig
 
 Row = tuple[str, str, str]
 PAD = {"pad_token_id": "pad_id"}
 ENDS = {"bos_token_id": "cls_id", "eos_token_id": "sep_id"}
+
+
+def told(config_json: Mapping, name: str, default: Any) -> Any:
+    """Returns a field of a config.json, of the kind of its default; null means that."""
+    value = config_json.get(name)
+    if value is None:
+        return default
+    kinds = (int, float) if isinstance(default, float) else (type(default),)
+    is_bool = isinstance(value, bool) and bool not in kinds
+    if not isinstance(value, kinds) or is_bool:
+        raise UserError(f"{name}={value!r} must be of the kind of {default!r}")
+    return type(default)(value)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from encoderjax.models.families.bert import (
     projection_rows,
     sized,
 )
-from encoderjax.models.families.names import ENDS, PAD, Names
+from encoderjax.models.families.names import ENDS, PAD, Names, told
 
 
 def preset(num_layers: int, width: int, vocab_size: int) -> EncoderConfig:
@@ -49,9 +49,9 @@ def fields(vocab_size: int) -> tuple[tuple[str, str, object], ...]:
 
 def fields_from_hf(config_json: Mapping) -> dict[str, object]:
     """Returns where positions begin, and how many there are."""
-    pad_id = config_json.get("pad_token_id", 1)
-    rows = config_json.get("max_position_embeddings", 512)
-    if not isinstance(pad_id, int) or not isinstance(rows, int) or rows < pad_id + 2:
+    pad_id = told(config_json, "pad_token_id", 1)
+    rows = told(config_json, "max_position_embeddings", 512)
+    if pad_id < 0 or rows < pad_id + 2:
         raise UserError(
             f"pad_token_id={pad_id!r} and max_position_embeddings={rows!r}: positions "
             "begin one above the padding's id, and the table must hold more than those"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.families.bert import sized
-from encoderjax.models.families.names import Names
+from encoderjax.models.families.names import Names, told
 
 
 def _xlnet(num_layers: int, width: int) -> EncoderConfig:
@@ -38,11 +38,12 @@ _LAYER, _OURS = "transformer.layer.{i}", "encoder/layers"
 
 def fields_from_hf(config_json: Mapping) -> dict[str, object]:
     """Returns what is carried from segment to segment; one rate drops everywhere."""
-    rate = float(config_json.get("dropout", 0.1))
+    rate = told(config_json, "dropout", 0.1)
+    absent = 0 if "mem_len" in config_json else 512  # null there is none
     return {
-        "memory_length": config_json.get("mem_len", 512) or 0,
-        "reuse_length": config_json.get("reuse_len") or 0,
-        "clamp_length": max(0, config_json.get("clamp_len", -1)),
+        "memory_length": told(config_json, "mem_len", absent),
+        "reuse_length": told(config_json, "reuse_len", 0),
+        "clamp_length": max(0, told(config_json, "clamp_len", -1)),
         "attention_dropout_rate": rate,
         "inner_dropout_rate": rate,
     }
