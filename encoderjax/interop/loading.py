@@ -103,9 +103,10 @@ class LoadedModel:
                     f"{self.source} has no head {name!r} (it has: "
                     f"{', '.join(self.head_names) or 'none'})"
                 )
-        params = {"encoder": self.params["encoder"]}
-        if names:
-            params["heads"] = {name: self.params["heads"][name] for name in names}
+        # A bare head has no parameters of its own.
+        heads = self.params.get("heads", {})
+        chosen = {name: heads[name] for name in names if name in heads}
+        params = {"encoder": self.params["encoder"], "heads": chosen}
         return EncoderModel(self.config, names), params
 
 
@@ -306,7 +307,7 @@ def _known_heads(names: object, where: Path) -> tuple[str, ...]:
     for name in names:
         if name not in HEADS:
             raise UserError(
-                f"{where}: head={name!r} does not exist{did_you_mean(name, HEADS)} "
+                f"{where}: head={name!r} does not exist{did_you_mean(str(name), HEADS)} "
                 f"(heads: {', '.join(HEADS)})"
             )
     return tuple(name for name in HEADS if name in names)
@@ -364,7 +365,7 @@ def _complete(
 
     def new_parts(key: jax.Array) -> dict:
         made = init_params(EncoderModel(config, head_names), key)
-        heads = {name: made["heads"][name] for name in new}
+        heads = {name: x for name, x in made.get("heads", {}).items() if name in new}
         pooler = {"pooler": made["encoder"]["pooler"]} if new_pooler else {}
         return {"encoder": pooler, "heads": heads}
 
