@@ -106,7 +106,9 @@ class LoadedModel:
         # A bare head has no parameters of its own.
         heads = self.params.get("heads", {})
         chosen = {name: heads[name] for name in names if name in heads}
-        params = {"encoder": self.params["encoder"], "heads": chosen}
+        params = {"encoder": self.params["encoder"]}
+        if chosen:
+            params["heads"] = chosen
         return EncoderModel(self.config, names), params
 
 
@@ -306,9 +308,10 @@ def _known_heads(names: object, where: Path) -> tuple[str, ...]:
     names = tuple(names) if isinstance(names, list | tuple) else (names,)
     for name in names:
         if name not in HEADS:
+            near = did_you_mean(str(name), HEADS)
             raise UserError(
-                f"{where}: head={name!r} does not exist{did_you_mean(str(name), HEADS)} "
-                f"(heads: {', '.join(HEADS)})"
+                f"{where}: head={name!r} does not exist{near} (heads: "
+                f"{', '.join(HEADS)})"
             )
     return tuple(name for name in HEADS if name in names)
 
