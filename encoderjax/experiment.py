@@ -234,9 +234,7 @@ class Experiment:
     def identity(self) -> dict[str, Any]:
         """Returns what a checkpoint must agree with, by name of the field."""
         described = self.described()
-        # The model comes last: some of its fields follow from the others.
-        keys = sorted(self.config.to_dict(), key="model".__eq__)
-        fields = _flat({key: described[key] for key in keys})
+        fields = _flat({key: described[key] for key in self.config.to_dict()})
         return {
             **{key: value for key, value in fields.items() if not _changeable(key)},
             "tokenizer.sha256": self.corpus.tokenizer.sha256,

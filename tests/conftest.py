@@ -4,16 +4,26 @@ import shutil
 import tempfile
 
 # Before anything imports jax: eight devices, all of them the CPU. Programs that several
-# tests compile, also in processes of their own, are compiled once.
+# tests compile, also in processes of their own, are compiled once: the workers share
+# the cache of the process that starts them.
+IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="encoderjax-tests-")
+if not IS_WORKER:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="encoderjax-")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.5"
 
-import jax
-import pytest
+import jax  # noqa: E402
+import pytest  # noqa: E402
 
 jax.config.update("jax_num_cpu_devices", 8)
-atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], True)
+if not IS_WORKER:
+    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], True)
+
+
+def pytest_collection_modifyitems(items):
+    """Puts the longest files first, so that no worker is left alone with one."""
+    longest = ("test_train.py", "test_step.py")
+    items.sort(key=lambda item: item.path.name not in longest)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -114,9 +114,11 @@ class Checkpoints:
         self.manager.close()
 
     def check_identity(self, step: int, identity: Mapping[str, Any]) -> None:
-        """Refuses a checkpoint of another run, by the name of what differs."""
+        """Refuses a checkpoint of another run, by the first name that differs."""
         saved = self._restore(step, identity=ocp.args.JsonRestore())["identity"]
-        for name in sorted(saved.keys() | identity.keys()):
+        # The model comes last: some of its fields follow from the others.
+        names = sorted(saved.keys() | identity.keys())
+        for name in sorted(names, key=lambda name: name.startswith("model.")):
             if saved.get(name) != identity.get(name):
                 raise UserError(
                     f"{name}={identity.get(name)!r} does not fit the checkpoint in "
