@@ -50,6 +50,7 @@ class _Statistics:
         self.totals: collections.Counter[str] = collections.Counter()
         self.labels: collections.Counter[int] = collections.Counter()
         self.spans: collections.Counter[int] = collections.Counter()
+        self.drawn: collections.Counter[int] = collections.Counter()
         self.per_row: list[int] = []
 
     def add(self, batch: Batch) -> None:
@@ -64,15 +65,22 @@ class _Statistics:
         for name, kind in KINDS.items():
             self.totals[name] += int((used_BP & (batch["mlm/kinds"] == kind)).sum())
         self.per_row.extend(used_BP.sum(axis=1).tolist())
+        if "mlm/dropped" in batch:
+            self.totals["dropped"] += int(batch["mlm/dropped"].sum())
+        if "mlm/drawn" in batch:
+            drawn = batch["mlm/drawn"].sum(axis=0).tolist()
+            self.drawn.update(dict(enumerate(drawn, start=1)))
         selected_BL = np.zeros(batch["ids"].shape, bool)
         row, slot = np.nonzero(used_BP)
         selected_BL[row, batch["mlm/positions"][row, slot]] = True
         original_BL = _original_ids(batch)
         vocabulary = self.vocabulary
         special_BL = np.isin(original_BL, [vocabulary.cls_id, vocabulary.sep_id])
+        self.totals["places_selected"] += int(selected_BL.sum())
         self.totals["special"] += int((selected_BL & special_BL).sum())
+        text_BL = batch["mask"] & ~vocabulary.special_V[original_BL]
         self.totals["split_words"] += _split_words(
-            selected_BL, original_BL, batch["mask"] & ~special_BL, vocabulary
+            selected_BL, original_BL, text_BL, vocabulary
         )
         self.spans.update(_run_lengths(selected_BL).tolist())
 
@@ -84,12 +92,16 @@ class _Statistics:
             "tokens": tokens,
             "padding_share": 1.0 - tokens / self.totals["places"],
             "selected_share": selected / tokens,
+            "unique_share": self.totals["places_selected"] / tokens,
+            "dropped_share": self.totals["dropped"]
+            / max(1, selected + self.totals["dropped"]),
             "masked_share": share("masked"),
             "random_share": share("replaced"),
             "kept_share": share("kept"),
             "special_selected": self.totals["special"],
             "split_words": self.totals["split_words"],
             "span_lengths": {str(n): self.spans[n] for n in sorted(self.spans)},
+            "drawn_lengths": {str(n): self.drawn[n] for n in sorted(self.drawn)},
             "predictions_per_row": {
                 "min": min(self.per_row, default=0),
                 "mean": selected / rows,
@@ -113,8 +125,13 @@ def _original_ids(batch: Batch) -> np.ndarray:
 
 
 def _split_words(selected_BL, ids_BL, text_BL, vocabulary: Vocabulary) -> int:
-    """Counts words of which some pieces are selected and others are not."""
-    starts_BL = text_BL & ~vocabulary.continues_word_V[ids_BL]
+    """Counts words of which some pieces are selected and others are not.
+
+    What a special token parts, such as a word that was cut at a separator, counts as
+    two.
+    """
+    starts_BL = ~(text_BL & vocabulary.continues_word_V[ids_BL])
+    starts_BL[:, 1:] |= ~text_BL[:, :-1]
     starts_BL[:, 0] = True
     word = np.cumsum(starts_BL.ravel()) - 1
     pieces = np.bincount(word, weights=text_BL.ravel())
