@@ -1,18 +1,20 @@
-"""AdamW as the published runs used it, with settings by parameter group."""
+"""The optimisers of the published runs, with settings by parameter group."""
 
 import dataclasses
 import math
 import re
-from collections.abc import Hashable, Mapping
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Literal
 
-import jax
-import jax.numpy as jnp
 import optax
 
 from encoderjax.errors import UserError
+from encoderjax.training.adam import scale_by_adam
+from encoderjax.training.lamb import scale_by_trust_ratio
+from encoderjax.training.layerwise import scale_by_depth
 from encoderjax.training.mesh import map_with_names
 from encoderjax.training.schedules import Shape, learning_rate_schedule
+from encoderjax.training.stable_adamw import scale_by_stable_adam
 
 PyTree = Any
 
@@ -21,32 +23,55 @@ PyTree = Any
 class OptimizerConfig:
     """How parameters are updated.
 
+    What was published, where it differs from the defaults:
+
+      Google's Adam (BERT, ELECTRA, XLNet)  bias_correction=False
+      fairseq's (RoBERTa)                   decay_exclude=(), clip_norm=0
+      Composer's (MosaicBERT)               decoupled_decay=True, decay_exclude=()
+      ALBERT's LAMB                         name="lamb", bias_correction=False
+      NVIDIA's LAMB                         name="lamb", trust_ratio="decayed"
+      ModernBERT's                          name="stable_adamw", decoupled_decay=True,
+                                            clip_norm=0
+
     Attributes:
+      name: `adamw`; `lamb`, whose steps are as long as the weights of a tensor are
+        large; `stable_adamw`, which shortens the step of a tensor whose gradient is
+        large beside its running square.
       learning_rate: the peak.
       schedule: see `learning_rate_schedule`; `end_share`, `power` and `decay_steps`
         belong to some shapes.
+      layer_decay: the update of a layer is that of the one above times this; the last
+        layer comes below the heads, embeddings come lowest; 1 = all alike.
       bias_correction: True as in PyTorch and fairseq, False as in Google's BERT, whose
         first steps are then about three times as large.
-      weight_decay: decoupled, times the learning rate.
+      weight_decay: of the weights, times the learning rate.
+      decoupled_decay: times the learning rate's share of its peak instead, so that
+        `weight_decay` is what the weights lose in a step at the peak: 1e-5, not 0.01.
       decay_exclude: parameters whose path contains one of these are not decayed.
+      trust_ratio: which parameters LAMB scales: those not in `decay_exclude` (ALBERT),
+        those that are decayed (NVIDIA: none where weight_decay is 0) or all
+        (`use_nvlamb`).
       clip_norm: bound of the global gradient norm (of each group); 0 = no bound.
       microbatches: parts that a batch is worked through in, to save memory.
       groups: path pattern -> fields of this class that differ for those parameters.
     """
 
-    name: Literal["adamw"] = "adamw"
+    name: Literal["adamw", "lamb", "stable_adamw"] = "adamw"
     learning_rate: float
     schedule: Shape = "linear"
     warmup_steps: int = 0
     end_share: float = 0.0
     power: float = 1.0
     decay_steps: int = 0
+    layer_decay: float = 1.0
     b1: float = 0.9
     b2: float = 0.999
     eps: float = 1e-6
     bias_correction: bool = True
     weight_decay: float = 0.01
+    decoupled_decay: bool = False
     decay_exclude: tuple[str, ...] = ("norm", "bias")
+    trust_ratio: Literal["not_excluded", "decayed", "all"] = "not_excluded"
     clip_norm: float = 1.0
     microbatches: int = 1
     groups: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
@@ -64,6 +89,21 @@ class OptimizerConfig:
                 f"optimizer.eps={self.eps} must be above 0 and optimizer.learning_rate="
                 f"{self.learning_rate} finite"
             )
+        if not (self.power > 0 and math.isfinite(self.power)):
+            raise UserError(
+                f"optimizer.power={self.power} must be above 0 and finite; 1 falls in "
+                "a line"
+            )
+        if not 0.0 < self.layer_decay <= 1.0:
+            raise UserError(
+                f"optimizer.layer_decay={self.layer_decay} must be in (0, 1]; 1 trains "
+                "all layers alike"
+            )
+        if self.name == "lamb" and self.decoupled_decay:
+            raise UserError(
+                "optimizer.decoupled_decay=True does not go with optimizer.name="
+                "'lamb', whose ratio is of the update with its decay; set it to False"
+            )
         if self.schedule == "wsd" and not self.decay_steps:
             raise UserError(
                 "optimizer.schedule='wsd' needs optimizer.decay_steps above 0: the "
@@ -78,53 +118,28 @@ class OptimizerConfig:
                 )
 
 
-class AdamState(NamedTuple):
-    """Moments, and the number of updates made."""
-
-    count: jax.Array
-    mu: PyTree
-    nu: PyTree
-
-
-def scale_by_adam(
-    b1: float, b2: float, eps: float, bias_correction: bool
-) -> optax.GradientTransformation:
-    """Returns m / (sqrt(v) + eps), with or without correction for the zero start."""
-
-    def init(params: PyTree) -> AdamState:
-        zeros = lambda: jax.tree.map(jnp.zeros_like, params)
-        return AdamState(jnp.zeros((), jnp.int32), zeros(), zeros())
-
-    def update(updates: PyTree, state: Any, params: PyTree = None):
-        del params
-        count = state.count + 1
-        mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, updates)
-        nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, state.nu, updates)
-        first = 1 - b1**count if bias_correction else 1.0
-        second = 1 - b2**count if bias_correction else 1.0
-        scaled = jax.tree.map(
-            lambda m, v: (m / first) / (jnp.sqrt(v / second) + eps), mu, nu
-        )
-        return scaled, AdamState(count, mu, nu)
-
-    return optax.GradientTransformation(init, update)
-
-
 def make_optimizer(
     config: OptimizerConfig, steps: int
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """Returns the optimiser, and the learning rate of the default group."""
-    if not config.groups:
-        return _adamw(config, steps), _schedule(config, steps)
     settings: dict[Hashable, OptimizerConfig] = {"": config}
     for pattern, changes in config.groups.items():
         settings[pattern] = dataclasses.replace(config, groups={}, **changes)
+    group_of = lambda name: _group(name, config.groups)
 
-    def labels(params: PyTree) -> PyTree:
-        return map_with_names(lambda name, _: _group(name, config.groups), params)
-
-    transforms = {label: _adamw(group, steps) for label, group in settings.items()}
-    return optax.partition(transforms, labels), _schedule(config, steps)
+    if config.groups:
+        labels = lambda params: map_with_names(lambda name, _: group_of(name), params)
+        transforms = {
+            label: _transform(group, steps) for label, group in settings.items()
+        }
+        optimizer = optax.partition(transforms, labels)
+    else:
+        optimizer = _transform(config, steps)
+    if any(group.layer_decay != 1.0 for group in settings.values()):
+        # Of all groups at once: how deep a parameter lies is seen in the whole tree.
+        depth = scale_by_depth(lambda name: settings[group_of(name)].layer_decay)
+        optimizer = optax.chain(optimizer, depth)
+    return optimizer, _schedule(config, steps)
 
 
 def _group(name: str, groups: Mapping[str, Any]) -> str:
@@ -144,18 +159,40 @@ def _schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
     )
 
 
-def _adamw(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
-    def decayed(params: PyTree) -> PyTree:
-        excluded = config.decay_exclude
-        return map_with_names(
-            lambda name, _: not any(part in name for part in excluded), params
-        )
+def _transform(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
+    """Returns the optimiser of one group."""
+    included = lambda name: not any(part in name for part in config.decay_exclude)
+    moments = config.b1, config.b2, config.eps, config.bias_correction
+    decay = _decay(config)
+    parts = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
+    if config.name == "stable_adamw":
+        decay_of = lambda name: decay if included(name) else 0.0
+        parts += [scale_by_stable_adam(*moments, decay_of)]
+    else:
+        mask = lambda params: map_with_names(lambda name, _: included(name), params)
+        parts += [
+            scale_by_adam(*moments),
+            optax.add_decayed_weights(decay, mask=mask),
+        ]
+    if config.name == "lamb":
+        parts += [scale_by_trust_ratio(_trusted(config, included))]
+    return optax.chain(*parts, optax.scale_by_learning_rate(_schedule(config, steps)))
 
-    parts = [
-        scale_by_adam(config.b1, config.b2, config.eps, config.bias_correction),
-        optax.add_decayed_weights(config.weight_decay, mask=decayed),
-        optax.scale_by_learning_rate(_schedule(config, steps)),
-    ]
-    if config.clip_norm:
-        parts.insert(0, optax.clip_by_global_norm(config.clip_norm))
-    return optax.chain(*parts)
+
+def _decay(config: OptimizerConfig) -> float:
+    """Returns the weight decay that the learning rate is multiplied with."""
+    if not config.decoupled_decay:
+        return config.weight_decay
+    # What has a learning rate of 0 stays as it is.
+    return config.weight_decay / config.learning_rate if config.learning_rate else 0.0
+
+
+def _trusted(
+    config: OptimizerConfig, included: Callable[[str], bool]
+) -> Callable[[str], bool]:
+    """Returns whether LAMB scales a parameter, by its path."""
+    if config.trust_ratio == "all":
+        return lambda name: True
+    if config.trust_ratio == "decayed" and not config.weight_decay:
+        return lambda name: False
+    return included

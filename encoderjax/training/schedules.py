@@ -1,12 +1,15 @@
 """Learning rates over the steps, in the shapes that published runs used.
 
-`t` counts finished updates: the first update is made with the rate at t = 0.
+`t` counts finished updates: the first update is made with the rate at t = 0. (NVIDIA's
+scheduler counts the update under way, and so is one step ahead.)
 """
 
 from typing import Literal
 
 import jax.numpy as jnp
 import optax
+
+from encoderjax.errors import UserError
 
 Shape = Literal["bert", "electra", "linear", "polynomial", "wsd", "constant"]
 
@@ -23,37 +26,43 @@ def learning_rate_schedule(
 ) -> optax.Schedule:
     """Returns the rate as a function of t.
 
-    All shapes rise linearly from 0 over `warmup_steps`. Then, with T = `steps`:
+    All shapes rise linearly from 0 over W = `warmup_steps`. Then, with T = `steps`:
 
       bert        peak (1 - t/T): decays from step 0, so it drops a little when the
                   warmup ends (google-research/bert)
       electra     the same line times the warmup: never reaches the peak
-      linear      from the peak at the end of the warmup down to end_share x peak
-                  (fairseq, XLNet with end_share 0.001)
-      polynomial  peak (1 - t/T)^power, counted from step 0 (LAMB with power 0.5)
+      linear      peak (T - t)/(T - W): from the peak at the end of the warmup (fairseq,
+                  XLNet with end_share 0.001, NVIDIA's Adam)
+      polynomial  peak (1 - t/T)^power, counted from step 0 (LAMB with power 0.5, whose
+                  rate drops when the warmup ends)
       wsd         constant, and over the last `decay_steps` peak (1 - sqrt(progress))
       constant    the peak
+
+    The first four may be raised to a power (`linear` is then fairseq's
+    polynomial_decay), and all that fall may end at `end_share` x peak instead of 0.
     """
+    if shape == "wsd" and warmup_steps + decay_steps > steps:
+        raise UserError(
+            f"optimizer.warmup_steps={warmup_steps} and optimizer.decay_steps="
+            f"{decay_steps} together exceed steps={steps}; shorten one of them"
+        )
 
     def rate(t):
         t = jnp.asarray(t, jnp.float32)
         warmup = jnp.minimum(1.0, t / warmup_steps) if warmup_steps else 1.0
-        left = jnp.clip(1.0 - t / steps, 0.0, 1.0)
-        if shape == "electra":
-            return peak * left * warmup
-        if shape == "bert":
-            after = left
-        elif shape == "polynomial":
-            after = left**power
+        if shape == "wsd":
+            progress = (t - (steps - decay_steps)) / max(1, decay_steps)
+            left = 1.0 - jnp.sqrt(jnp.clip(progress, 0.0, 1.0))
         elif shape == "linear":
             span = max(1, steps - warmup_steps)
-            share = jnp.clip((t - warmup_steps) / span, 0.0, 1.0)
-            after = 1.0 - (1.0 - end_share) * share
-        elif shape == "wsd":
-            progress = (t - (steps - decay_steps)) / max(1, decay_steps)
-            after = 1.0 - jnp.sqrt(jnp.clip(progress, 0.0, 1.0))
+            left = 1.0 - jnp.clip((t - warmup_steps) / span, 0.0, 1.0)
         else:
-            after = 1.0
+            left = jnp.clip(1.0 - t / steps, 0.0, 1.0)
+        if power != 1.0 and shape != "wsd":
+            left = left**power
+        after = 1.0 if shape == "constant" else end_share + (1.0 - end_share) * left
+        if shape == "electra":
+            return peak * after * warmup
         return peak * jnp.where(t < warmup_steps, warmup, after)
 
     return rate
