@@ -1,13 +1,23 @@
 """XLNet's order, two streams and memory equal PyTorch's."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 import torch
 
 from encoderjax.interop.loading import load_model
+from encoderjax.models.families import preset
+from encoderjax.models.heads import EncoderModel
 from encoderjax.models.two_stream import Streams
-from tests.families import LENGTH, random_batch, random_model, torch_inputs
+from tests.families import (
+    LENGTH,
+    random_batch,
+    random_model,
+    random_params,
+    torch_inputs,
+)
 
 TOLERANCE = 2e-5
 TARGETS = np.array([[3, 17, 30], [29, 12, 13], [30, 29, 28], [9, 8, 25]])
@@ -144,3 +154,23 @@ def test_rows_that_are_reversed_have_negative_distances(tmp_path):
     forward = run(Streams(reversed_B=np.zeros(4, bool)))
     assert largest(forward.hidden[:2], expected.hidden_states[-1][:2]) < TOLERANCE
     assert largest(forward.hidden[2:], expected.hidden_states[-1][2:]) > 1e-2
+
+
+def test_filling_takes_every_text_as_it_stands():
+    """Whatever its training data was: no row of a batch is taken for reversed."""
+    config = dataclasses.replace(
+        preset("xlnet", "base"),
+        vocab_size=50,
+        num_layers=1,
+        width=24,
+        num_heads=3,
+        mlp_width=32,
+        bidirectional_data=True,
+    )
+    model, params = EncoderModel(config, ("mlm",)), random_params(config, "mlm")
+    ids_BL = np.tile(np.arange(9), (2, 1))
+    inputs = (ids_BL, np.ones((2, 9), bool), np.zeros((2, 9), int))
+    logits = model.apply(
+        {"params": params}, *inputs, np.array([[4], [4]]), method=EncoderModel.fill
+    )
+    assert np.array_equal(logits[0], logits[1])
