@@ -167,6 +167,16 @@ def test_pair_probability_equals_pytorch(loaded, reference):
     np.testing.assert_allclose(pair_probability(loaded, pairs), expected, atol=1e-5)
 
 
+def test_pairs_are_judged_by_the_head_there_is(loaded):
+    heads = loaded.params["heads"]
+    swapped = {"mlm": heads["mlm"], "sop": heads["nsp"]}
+    other = dataclasses.replace(
+        loaded, head_names=("mlm", "sop"), params=loaded.params | {"heads": swapped}
+    )
+    pairs = [("it is the sun", "i love rain")]
+    assert pair_probability(other, pairs) == pair_probability(loaded, pairs)
+
+
 # ---- the command ----
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -361,29 +361,18 @@ def _complete(
     head_names = tuple(n for n in HEADS if n in new or n in loaded.head_names)
     pooled = loaded.config.pair_head == "pooled"
     needs_pooler = pooled and any(HEADS[name] is PairHead for name in new)
-    new_pooler = needs_pooler and not loaded.config.pooler
     config = dataclasses.replace(
         loaded.config, pooler=loaded.config.pooler or needs_pooler
     )
-
-    def new_parts(key: jax.Array) -> dict:
-        made = init_params(EncoderModel(config, head_names), key)
-        heads = {name: x for name, x in made.get("heads", {}).items() if name in new}
-        pooler = {"pooler": made["encoder"]["pooler"]} if new_pooler else {}
-        return {"encoder": pooler, "heads": heads}
-
-    # Compiled, because the compiler then leaves out what is not returned.
-    made = jax.tree.map(np.asarray, jax.jit(new_parts)(jax.random.key(seed)))
-    params = loaded.params | {
-        "encoder": loaded.params["encoder"] | made["encoder"],
-        "heads": loaded.params.get("heads", {}) | made["heads"],
-    }
-    names = (["encoder/pooler"] if new_pooler else []) + [
-        f"heads/{name}" for name in head_names if name in new
-    ]
+    model = EncoderModel(config, head_names, with_generator=loaded.generator)
+    leaves = weights.leaves_of(loaded.params)
+    missing = sorted(
+        set(leaf_shapes(config, head_names, loaded.generator)) - set(leaves)
+    )
+    params = weights.tree_of(leaves | made_anew(model, missing, seed))
     lines = tuple(
-        f"{loaded.source}: {name} is MISSING and was made anew: untrained"
-        for name in names
+        f"{loaded.source}: {part} is MISSING and was made anew: untrained"
+        for part in parts_of(missing)
     )
     return dataclasses.replace(
         loaded,
@@ -392,3 +381,22 @@ def _complete(
         head_names=head_names,
         report=loaded.report + lines,
     )
+
+
+def parts_of(paths: Iterable[str]) -> list[str]:
+    """Returns the parts of the model that parameters belong to, such as heads/nsp."""
+    return sorted({"/".join(path.split("/")[:2]) for path in paths})
+
+
+def made_anew(
+    model: EncoderModel, paths: Sequence[str], seed: int
+) -> dict[str, np.ndarray]:
+    """Draws the parameters at `paths` as a new model would."""
+
+    def draw(key: jax.Array) -> dict[str, jax.Array]:
+        leaves = weights.leaves_of(init_params(model, key))
+        return {path: leaves[path] for path in paths}
+
+    # Compiled, because the compiler then leaves out what is not returned.
+    made = jax.jit(draw)(jax.random.key(seed)) if paths else {}
+    return {path: np.asarray(leaf) for path, leaf in made.items()}

@@ -6,16 +6,12 @@ corpus, and a report says which is which.
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
 from pathlib import Path
-
-import jax
-import numpy as np
 
 from encoderjax.data.tokenizers import Tokenizer
 from encoderjax.errors import UserError
 from encoderjax.interop.huggingface import leaf_shapes
-from encoderjax.interop.loading import LoadedModel, load_model
+from encoderjax.interop.loading import LoadedModel, load_model, made_anew, parts_of
 from encoderjax.interop.vocabulary import (
     Change,
     check_change,
@@ -24,7 +20,7 @@ from encoderjax.interop.vocabulary import (
 )
 from encoderjax.interop.weights import leaves_of, tree_of
 from encoderjax.models.config import EncoderConfig
-from encoderjax.models.heads import HEADS, EncoderModel, PairHead, init_params
+from encoderjax.models.heads import HEADS, EncoderModel, PairHead
 
 # What is chosen for a run and not held by the weights, beside rates and drawing; a
 # pooler is made anew or left.
@@ -97,9 +93,11 @@ class Start:
         left = sorted(set(leaves) - set(shapes))
         num_loaded = sum(sizes[path] for path in shapes if path in leaves)
         lines = [
-            f"{part} is not there: made anew, UNTRAINED" for part in _parts(missing)
+            f"{part} is not there: made anew, UNTRAINED" for part in parts_of(missing)
         ]
-        lines += [f"{part} is there and not used by this run" for part in _parts(left)]
+        lines += [
+            f"{part} is there and not used by this run" for part in parts_of(left)
+        ]
         if self.change != "same":
             plan = plan_rows(
                 self.change,
@@ -113,7 +111,7 @@ class Start:
                 if path in leaves:
                     leaves[path] = plan.applied(leaves[path], axis)
                     num_loaded -= sizes[path] * plan.num_new // plan.num_rows
-        leaves |= _made_anew(model, missing, seed)
+        leaves |= made_anew(model, missing, seed)
         for path, shape in shapes.items():
             if leaves[path].shape != shape:
                 raise UserError(
@@ -145,22 +143,3 @@ def _existing(folder: str) -> str:
             "another folder: a workdir, an export or one of Hugging Face's"
         )
     return folder
-
-
-def _parts(paths: Iterable[str]) -> list[str]:
-    """Returns the parts of the model that parameters belong to, such as heads/nsp."""
-    return sorted({"/".join(path.split("/")[:2]) for path in paths})
-
-
-def _made_anew(
-    model: EncoderModel, paths: Sequence[str], seed: int
-) -> dict[str, np.ndarray]:
-    """Draws the parameters at `paths` as a new model would."""
-
-    def draw(key: jax.Array) -> dict[str, jax.Array]:
-        leaves = leaves_of(init_params(model, key))
-        return {path: leaves[path] for path in paths}
-
-    # Compiled, because the compiler then leaves out what is not returned.
-    made = jax.jit(draw)(jax.random.key(seed)) if paths else {}
-    return {path: np.asarray(leaf) for path, leaf in made.items()}

@@ -121,10 +121,9 @@ def apply_block(
     number: int | jax.Array,
     *inputs: Any,
     dropout: DropoutKey | None,
-    kind: int | None = None,
+    kind: int,
 ) -> jax.Array:
     """Runs one block; `number` tells its dropout apart, `kind` is a block alike."""
-    kind = int(number) if kind is None else kind
     block = Block(
         config,
         dtype,

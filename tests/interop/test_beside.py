@@ -195,6 +195,16 @@ def test_either_part_of_electra_is_exported(tmp_path):
     assert_same(load_model(tmp_path / "both").params, params)
 
 
+@pytest.mark.parametrize("changes", [{"num_layers": 1}, {"window": None}])
+def test_modernbert_without_local_layers_comes_back(tmp_path, changes):
+    config = small("modernbert", **changes)
+    params = write_params(tmp_path / "params", "modernbert", config, "mlm")
+    export.run(tmp_path / "params", tmp_path / "hf")
+    loaded = load_model(tmp_path / "hf")
+    assert all(map(loaded.config.sees_all, range(config.num_layers)))
+    assert_same(loaded.params, params)
+
+
 def test_a_generator_that_is_not_there_cannot_be_exported(tmp_path):
     write_params(tmp_path / "params", "bert", small("bert"), "mlm")
     with pytest.raises(UserError, match="was not trained with one"):
