@@ -12,8 +12,9 @@ import numpy as np
 
 from encoderjax.command import Parser, run_command
 from encoderjax.config import RunConfig, add_config_flag, parse_with_config
+from encoderjax.data.forms import FORMS
 from encoderjax.data.pipeline import Batch
-from encoderjax.data.segment_pairs import LABEL_NAMES
+from encoderjax.data.records import LABEL_NAMES
 from encoderjax.data.tokenizers import Tokenizer, Vocabulary
 from encoderjax.experiment import Experiment
 from encoderjax.objectives.masking import KEPT, MASKED, REPLACED
@@ -31,7 +32,9 @@ def run(
     """Returns {"rows": [...], "stats": {...}} of the batches from `step` on."""
     experiment = Experiment.open(config, report)
     source, tokenizer = experiment.train_source(), experiment.corpus.tokenizer
-    labels = LABEL_NAMES[config.data.second]
+    labels = ()
+    if FORMS[config.data.form].segments == 2:
+        labels = LABEL_NAMES[config.data.settled_second]
     statistics = _Statistics(tokenizer.vocabulary)
     shown = []
     for number in range(step, step + batches):
@@ -54,9 +57,10 @@ class _Statistics:
         self.per_row: list[int] = []
 
     def add(self, batch: Batch) -> None:
+        self.totals["rows"] += len(batch["mask"])
         self.totals["tokens"] += int(batch["mask"].sum())
         self.totals["places"] += batch["mask"].size
-        self.labels.update(batch["second"].tolist())
+        self.labels.update(batch["second"][batch["paired"] > 0].tolist())
         if "mlm/weights" in batch:
             self._add_predictions(batch)
 
@@ -84,8 +88,8 @@ class _Statistics:
         )
         self.spans.update(_run_lengths(selected_BL).tolist())
 
-    def result(self, labels: tuple[str, str]) -> dict[str, Any]:
-        tokens, rows = self.totals["tokens"], sum(self.labels.values())
+    def result(self, labels: tuple[str, ...]) -> dict[str, Any]:
+        tokens, pairs = self.totals["tokens"], sum(self.labels.values())
         selected = sum(self.per_row)
         share = lambda name: self.totals[name] / max(1, selected)
         return {
@@ -104,11 +108,12 @@ class _Statistics:
             "drawn_lengths": {str(n): self.drawn[n] for n in sorted(self.drawn)},
             "predictions_per_row": {
                 "min": min(self.per_row, default=0),
-                "mean": selected / rows,
+                "mean": selected / self.totals["rows"],
                 "max": max(self.per_row, default=0),
             },
             "labels": {
-                name: self.labels[number] / rows for number, name in enumerate(labels)
+                name: self.labels[number] / max(1, pairs)
+                for number, name in enumerate(labels)
             },
             "languages": {},
             "fill": tokens / self.totals["places"],
@@ -164,10 +169,16 @@ def _row(batch: Batch, row: int, tokenizer: Tokenizer, labels) -> dict[str, Any]
         }[kind]
         name = next(name for name, number in KINDS.items() if number == kind)
         predictions.append({"position": position, "label": label, "kind": name})
+    label = labels[int(batch["second"][row])] if batch["paired"][row] else None
+    shown = {"row": int(batch["row"][row]), "label": label}
+    if "reversed" in batch:
+        shown["reversed"] = bool(batch["reversed"][row])
+    begins = set()
+    if "positions" in batch:
+        begins = set(np.flatnonzero(batch["positions"][row, real_L] == 0).tolist())
     return {
-        "row": int(batch["row"][row]),
-        "label": labels[int(batch["second"][row])],
-        "text": _text(tokenizer, ids, marks),
+        **shown,
+        "text": _text(tokenizer, ids, marks, begins - {0}),
         "tokens": tokens,
         "ids": ids.tolist(),
         "segments": batch["segments"][row, real_L].tolist(),
@@ -175,11 +186,29 @@ def _row(batch: Batch, row: int, tokenizer: Tokenizer, labels) -> dict[str, Any]
     }
 
 
-def _text(tokenizer: Tokenizer, ids: np.ndarray, marks: dict[int, str]) -> str:
-    """Joins pieces to words; special and marked tokens stand apart."""
+def _heading(row: dict[str, Any]) -> str:
+    """Returns what the command says of a row before its text."""
+    parts = [f"row {row['row']}"]
+    if row["label"] is not None:
+        parts.append(f"second segment: {row['label']}")
+    if row.get("reversed"):
+        parts.append("read from right to left")
+    return ", ".join(parts)
+
+
+def _text(
+    tokenizer: Tokenizer, ids: np.ndarray, marks: dict[int, str], begins: set[int]
+) -> str:
+    """Joins pieces to words; special and marked tokens stand apart.
+
+    Args:
+      begins: where another document of the row begins, to be set off by a bar.
+    """
     vocabulary = tokenizer.vocabulary
     words: list[str | list[int]] = []  # a mark, or the pieces of a word
     for position, i in enumerate(ids):
+        if position in begins:
+            words.append("|")
         before = words[-1] if words else ""
         if position in marks:
             words.append(marks[position])
@@ -223,7 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(json.dumps(result))
         return
     for row in result["rows"]:
-        print(f"row {row['row']}, second segment: {row['label']}\n  {row['text']}\n")
+        print(f"{_heading(row)}\n  {row['text']}\n")
     for name, value in result["stats"].items():
         print(
             f"{name:20} {value:.4f}"

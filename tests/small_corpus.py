@@ -37,9 +37,14 @@ def documents(count: int = 40, seed: int = 0) -> list[str]:
 
 
 def prepare_small_corpus(
-    folder: Path, count: int = 40, spell: Callable[[str], str] = str
+    folder: Path,
+    count: int = 40,
+    spell: Callable[[str], str] = str,
+    tokenizer: str | None = None,
 ) -> Corpus:
     """Writes and prepares the documents; `spell` changes every line."""
+    if tokenizer is None:
+        tokenizer = "wordpiece:180" if count >= 20 else "wordpiece:100"
     texts = [
         "\n".join(spell(line) for line in text.splitlines())
         for text in documents(count)
@@ -48,7 +53,7 @@ def prepare_small_corpus(
     return prepare_corpus(
         source=str(folder / "text.txt"),
         out=folder / "prepared",
-        tokenizer="wordpiece:180" if count >= 20 else "wordpiece:100",
+        tokenizer=tokenizer,
         validation=0.2,
         report=lambda text: None,
     )

@@ -21,6 +21,7 @@ def random_pretraining_batch(
         "second": rng.integers(0, 2, rows).astype("i4"),
         "row": rng.integers(0, 2**20, rows).astype("u4"),
         "row_weights": np.ones(rows, "f4"),
+        "paired": np.ones(rows, "f4"),
         "mlm/positions": np.where(used, positions, 0).astype("i4"),
         "mlm/labels": rng.integers(0, vocab_size, (rows, slots)).astype("i4"),
         "mlm/weights": used.astype("f4"),

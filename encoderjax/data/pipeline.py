@@ -11,6 +11,12 @@ Batch keys made here (objectives add their own under their names):
   second       int32 [B]      label of the second segment: 0 = the continuation
   row          uint32 [B]     number of the row, for the dropout masks
   row_weights  float32 [B]    0 for rows that only fill up the last batch
+  paired       float32 [B]    the same, and 0 for rows without a second segment
+Of packed rows alone:
+  documents    int32 [B, L]   number of the document in its row, from 1; 0 = padding
+  positions    int32 [B, L]   place in the document, from 0; 0 on padding
+Of rows in streams alone:
+  reversed     bool [B]       True where the text is read from right to left
 
 Shapes: B rows of a batch, L length.
 """
@@ -24,14 +30,20 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
-from encoderjax.data.corpus import Split
+from encoderjax.data.assembly import Batch, assemble
+from encoderjax.data.forms import FORMS, forms_that
 from encoderjax.data.random import Draws
-from encoderjax.data.rows import EpochOrder, RowIndex, RowSettings
-from encoderjax.data.segment_pairs import Negatives, Second
-from encoderjax.data.tokenizers import Layout, Vocabulary
+from encoderjax.data.records import (
+    FormName,
+    LongSentences,
+    Negatives,
+    RowSettings,
+    Second,
+    Separators,
+)
+from encoderjax.data.rows import Order, RowIndex
+from encoderjax.data.tokenizers import Vocabulary
 from encoderjax.errors import UserError
-
-Batch = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,34 +52,62 @@ class DataConfig:
 
     Attributes:
       corpus: a folder made by `encoderjax.prepare`, or `demo`.
-      tokenizer: the vocabulary that the demo corpus is prepared with.
-      form: how rows are cut.
+      source: the texts that the corpus is made from, for the message that names the
+        command where it is missing.
+      tokenizer: the vocabulary that it is prepared with; the demo corpus is made so.
+      form: how rows are cut: two segments of a document (`segment_pair`, BERT), two
+        sentences (`sentence_pair`), a text split near its middle (`segment_halves`,
+        ELECTRA); whole sentences as many as fit, across documents (`full_sentences`,
+        RoBERTa) or not (`doc_sentences`, SpanBERT); slices of the text (`contiguous`,
+        DeBERTa); a pair after text of the row before (`reuse_pair`, XLNet); several
+        documents side by side (`packed`, ModernBERT).
       second: what the second segment may be besides the continuation: `next` nothing
         else, `random` text from elsewhere (BERT), `swapped` the wrong order (ALBERT).
         A single sentence has no order: with `swapped` it too is followed by text from
-        elsewhere, labelled 1, as in ALBERT's code.
+        elsewhere, labelled 1, as in ALBERT's code; with `swapped_only` it stays alone
+        and counts in no pair loss. None = `random` where the form can, else `next`.
       negatives: whether random text comes from another `document` or from `anywhere`;
-        it is never the true continuation.
+        it is never the true continuation. Streams have their own: see `reuse_pairs`.
       length: tokens of a row, special ones included.
       batch_size: rows of a step over all devices, or
       batch_tokens: real tokens of a step, from which the number of rows follows.
-      short_rate: share of documents that are cut into shorter rows (BERT's 0.1).
+      short_rate: share of documents (`segment_halves`: of rows) that are cut shorter.
+        None = 0.1 for `segment_pair` (BERT), 0.05 for `segment_halves` (ELECTRA), else
+        0.
+      separators: what stands in the text of `full_sentences`, `doc_sentences`,
+        `contiguous` and `reuse_pair` that is no text: `none` nothing, `documents` a
+        separator after each document, `sentences` one after each sentence and one more
+        after each document (fairseq's files). It is the tokenizer's, <eod> where there
+        is one; a row does not begin with it, and ends with its own alone, except in
+        streams. None = `documents` for `full_sentences` and `reuse_pair`, else `none`.
+      long_sentences: what becomes of a sentence that is longer than a row of
+        `full_sentences` or `doc_sentences`: it is `cut` into slices, or left out
+        (`skip`, as the references do).
+      reuse_length: with `reuse_pair`, how many tokens of a row come before its pair;
+        the next row begins where they end.
+      bidirectional: with `reuse_pair`, whether the second half of a batch reads the
+        text of the first half from right to left (XLNet).
       dupe_factor: how many different cuts of the corpus there are; epoch e uses cut
-        e modulo this.
+        e modulo this. `full_sentences`, `doc_sentences` and `contiguous` have one.
       masking: `dynamic` draws new masks in each epoch, `static` repeats them with the
         cuts, as BERT's files did.
       cache_dir: where the row index goes when the corpus cannot be written to.
     """
 
     corpus: str
+    source: str = "my/texts/*.txt"
     tokenizer: str = "wordpiece:4000"
-    form: Literal["segment_pair"] = "segment_pair"
-    second: Second = "random"
+    form: FormName = "segment_pair"
+    second: Second | None = None
     negatives: Negatives = "document"
     length: int = 128
     batch_size: int | None = None
     batch_tokens: int | None = None
-    short_rate: float = 0.1
+    short_rate: float | None = None
+    separators: Separators | None = None
+    long_sentences: LongSentences = "cut"
+    reuse_length: int = 0
+    bidirectional: bool = False
     dupe_factor: int = 10
     masking: Literal["dynamic", "static"] = "dynamic"
     cache_dir: str | None = None
@@ -79,7 +119,7 @@ class DataConfig:
             raise UserError(f"data.length={self.length} must be at least 8")
         if self.length > 65_535:
             raise UserError(f"data.length={self.length} must be below 65,536")
-        if not 0.0 <= self.short_rate <= 1.0:
+        if not 0.0 <= (self.short_rate or 0.0) <= 1.0:
             raise UserError(f"data.short_rate={self.short_rate} must be in [0, 1]")
         if self.dupe_factor < 1:
             raise UserError(f"data.dupe_factor={self.dupe_factor} must be at least 1")
@@ -92,17 +132,79 @@ class DataConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"data.{name}={value} must be at least 1")
+        self._check_form()
+        if FORMS[self.form].in_streams:
+            self._check_streams()
 
-    def row_settings(self, seed: int) -> RowSettings:
-        """Returns what the row index depends on."""
+    def _check_form(self) -> None:
+        """Refuses what rows of this form would not read."""
+        form = FORMS[self.form]
+        for name, default, able in (
+            ("second", None, lambda form: self.second in form.second),
+            ("short_rate", None, lambda form: form.short_rate is not None),
+            ("separators", None, lambda form: form.separators is not None),
+            ("negatives", "document", lambda form: form.from_elsewhere),
+            ("long_sentences", "cut", lambda form: form.takes_sentences_whole),
+            ("reuse_length", 0, lambda form: form.in_streams),
+            ("bidirectional", False, lambda form: form.in_streams),
+        ):
+            value = getattr(self, name)
+            # A short_rate of 0.0 says nothing, as None does.
+            if value not in (default, 0.0) and not able(form):
+                raise UserError(
+                    f"data.{name}={value!r} has no meaning with data.form="
+                    f"{self.form!r}; leave it out, or set data.form to "
+                    f"{forms_that(able)}"
+                )
+
+    def _check_streams(self) -> None:
+        if self.batch_size is None:
+            raise UserError(
+                f"data.batch_tokens={self.batch_tokens} cannot be with data.form="
+                f"{self.form!r}, whose rows depend on their number in a batch; give "
+                "data.batch_size"
+            )
+        if self.bidirectional and self.batch_size % 2:
+            raise UserError(
+                f"data.batch_size={self.batch_size} must be even with "
+                "data.bidirectional=True: half of the rows are read backward"
+            )
+        if not 0 <= self.reuse_length <= self.length - 2:
+            raise UserError(
+                f"data.reuse_length={self.reuse_length} must be at least 0 and leave "
+                f"room for a pair in rows of data.length={self.length}"
+            )
+
+    @property
+    def settled_second(self) -> Second:
+        """What the second segment may be, the form's default where it is left open."""
+        return self.second or FORMS[self.form].second[0]
+
+    def row_settings(self, seed: int, *, held_out: bool = False) -> RowSettings:
+        """Returns what the row index depends on, everything settled.
+
+        Held-out rows are cut once, in one stream, whatever the batches.
+        """
+        form = FORMS[self.form]
+        short_rate = form.short_rate if self.short_rate is None else self.short_rate
+        bidirectional = self.bidirectional and not held_out
+        streams = 0
+        if form.in_streams:
+            assert self.batch_size is not None  # checked at the beginning
+            streams = 1 if held_out else self.batch_size // (1 + bidirectional)
         return RowSettings(
             form=self.form,
-            second=self.second,
+            second=self.settled_second,
             negatives=self.negatives,
             length=self.length,
-            short_rate=self.short_rate,
-            passes=self.dupe_factor,
-            seed=seed,
+            short_rate=short_rate or 0.0,
+            separators=self.separators or form.separators or "none",
+            long_sentences=self.long_sentences,
+            reuse_length=self.reuse_length,
+            bidirectional=bidirectional,
+            streams=streams,
+            passes=1 if held_out or not form.draws else self.dupe_factor,
+            seed=seed if form.draws else 0,
         )
 
 
@@ -142,92 +244,75 @@ class BatchSource:
     """The batches of a run, any of them at once.
 
     Attributes:
-      order: where rows stand in the stream.
+      order: where rows stand in the endless stream of them.
       corruptions: applied one after the other.
       static_epochs: with static masking, after how many epochs the masks repeat.
+      first_step: the step of the first batch,
+      first_place: and where in the stream of rows that one begins.
     """
 
-    split: Split
     index: RowIndex
-    order: EpochOrder
-    layout: Layout
+    order: Order
     lexicon: Lexicon
     corruptions: tuple[Corruption, ...]
-    length: int
     batch_size: int
     seed: int
     static_epochs: int | None = None
+    first_step: int = 0
+    first_place: int = 0
 
     def places(
         self, step: int, rows: slice | np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Returns epoch and row number of the given rows of step `step`."""
         places_B = np.arange(self.batch_size, dtype=np.int64)[rows]
-        return self.order.at(places_B + step * self.batch_size)
+        begin = self.first_place + (step - self.first_step) * self.batch_size
+        return self.order.at(places_B + begin)
 
     def batch(self, step: int, rows: slice | np.ndarray = slice(None)) -> Batch:
         """Returns the given rows of the global batch of `step`."""
-        return self.rows(*self.places(step, rows))
+        return self.rows(*self.places(step, rows), step=step)
 
-    def rows(self, epochs_B: np.ndarray, rows_B: np.ndarray) -> Batch:
+    def rows(
+        self, epochs_B: np.ndarray, rows_B: np.ndarray, *, step: int | None = None
+    ) -> Batch:
         """Returns the corrupted batch of the given rows; -1 stands for a filler."""
         real_B = rows_B >= 0
         rows_B = np.maximum(rows_B, 0)
-        records_B = self.index.take(epochs_B, rows_B)
-        batch = assemble(self.split, self.layout, self.lexicon, records_B, self.length)
-        batch["second"] = records_B["label"].astype(np.int32)
-        batch["row"] = rows_B.astype(np.uint32)
-        batch["row_weights"] = real_B.astype(np.float32)
+        batch = self._plain(epochs_B, rows_B, real_B.astype(np.float32))
         if self.static_epochs is not None:
             epochs_B = epochs_B % self.static_epochs
-        draws = Draws(self.seed, epochs_B, rows_B)
+        draws = Draws(self.seed, epochs_B, rows_B, step)
         for corruption in self.corruptions:
             batch = corruption.corrupt(batch, draws, self.lexicon)
         return batch
 
-
-def assemble(
-    split: Split, layout: Layout, lexicon: Lexicon, records_B: np.ndarray, length: int
-) -> Batch:
-    """Lays out spans and special tokens: ids, mask and segments, each [B, L]."""
-    start_B2, length_B2 = records_B["start"], records_B["length"].astype(np.int64)
-    paired_B = length_B2[:, 1] > 0
-    ids_BL = np.full((len(records_B), length), lexicon.vocabulary.pad_id, np.int32)
-
-    a_first = len(layout.before)
-    a_last_B = a_first + length_B2[:, 0]
-    b_first_B = a_last_B + len(layout.between) * paired_B
-    b_last_B = b_first_B + length_B2[:, 1]
-    end_B = b_last_B + len(layout.after)
-
-    # Places count from where the row begins, columns from the left of the batch.
-    begin_B = length - end_B if layout.pads_left else np.zeros_like(end_B)
-    places_BL = np.arange(length) - begin_B[:, None]
-
-    for side, first_B, last_B in (
-        (0, np.full_like(a_last_B, a_first), a_last_B),
-        (1, b_first_B, b_last_B),
-    ):
-        inside_BL = (places_BL >= first_B[:, None]) & (places_BL < last_B[:, None])
-        offset_B = start_B2[:, side] - first_B
-        positions = places_BL + offset_B[:, None]
-        ids_BL[inside_BL] = split.tokens.take(positions[inside_BL])
-
-    every = np.arange(len(records_B))
-    for place, token in enumerate(layout.before):
-        ids_BL[every, begin_B + place] = token
-    for place, token in enumerate(layout.between):
-        ids_BL[every[paired_B], (begin_B + a_last_B + place)[paired_B]] = token
-    for place, token in enumerate(layout.after):
-        ids_BL[every, begin_B + b_last_B + place] = token
-
-    mask_BL = (places_BL >= 0) & (places_BL < end_B[:, None])
-    second_BL = mask_BL & (places_BL >= b_first_B[:, None]) & paired_B[:, None]
-    segments_BL = np.where(second_BL, layout.second, 0)
-    if layout.final is not None:
-        segments_BL[every, begin_B + end_B - 1] = layout.final
-    segments_BL[~mask_BL] = layout.pad
-    return {"ids": ids_BL, "mask": mask_BL, "segments": segments_BL.astype(np.int32)}
+    def _plain(
+        self, epochs_B: np.ndarray, rows_B: np.ndarray, weights_B: np.ndarray
+    ) -> Batch:
+        """Returns the text of rows, with what is known of them."""
+        index, form = self.index, self.index.form
+        records_S, row_S = index.take(epochs_B, rows_B)
+        batch = assemble(
+            index.stream,
+            index.layout,
+            self.lexicon.vocabulary.pad_id,
+            (records_S, row_S),
+            (len(rows_B), index.settings.length),
+            packed=form.packed,
+        )
+        if form.packed:  # several records a row, and no second segments
+            label_B, paired_B = np.zeros((2, len(rows_B)), bool)
+        else:
+            label_B, paired_B = records_S["label"], records_S["length"][:, 1] > 0
+        if form.in_streams:
+            batch["reversed"] = records_S["reversed"]
+        return batch | {
+            "second": label_B.astype(np.int32),
+            "row": rows_B.astype(np.uint32),
+            "row_weights": weights_B,
+            "paired": weights_B * paired_B,
+        }
 
 
 _T = TypeVar("_T")

@@ -49,11 +49,17 @@ def hash_words(*words: int | np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Draws:
-    """The random numbers of a batch: one stream for each row and named site."""
+    """The random numbers of a batch: one stream for each row and named site.
+
+    Attributes:
+      step: the training step, for what changes in the course of a run; None in
+        evaluation. No draw depends on it.
+    """
 
     seed: int
     epochs_B: np.ndarray
     rows_B: np.ndarray
+    step: int | None = None
 
     def bits(self, site: str, columns: int) -> np.ndarray:
         """Returns uint32 [B, columns], uniform over all 32-bit words."""
@@ -74,6 +80,40 @@ class Draws:
         """Returns int64 [B, columns] in [0, bound); `bound` at most 2^31."""
         wide = self.bits(site, columns).astype(np.uint64)
         return ((wide * np.asarray(bound, np.uint64)) >> np.uint64(32)).astype(np.int64)
+
+
+@dataclasses.dataclass(frozen=True)
+class KeyedDraws:
+    """The random numbers of things that have a hashed key each, while rows are cut.
+
+    Attributes:
+      key: uint32, one for each thing, such as a document.
+      number: which of its parts is drawn for, such as a chunk of the document.
+    """
+
+    key: np.ndarray
+    number: int = 0
+
+    def only(self, chosen: np.ndarray) -> "KeyedDraws":
+        """Returns the draws of the chosen things."""
+        return KeyedDraws(self.key[chosen], self.number)
+
+    def bits(self, site: str, word: int = 0) -> np.ndarray:
+        """Returns uint32, uniform over all 32-bit words; `word` tells several apart."""
+        return hash_words(self.key, self.number, site_number(site) + (word << 32))
+
+    def integers(self, site: str, bound: int | np.ndarray) -> np.ndarray:
+        """Returns int64 in [0, bound)."""
+        wide = self.bits(site).astype(np.uint64) * np.asarray(bound).astype(np.uint64)
+        return (wide >> np.uint64(32)).astype(np.int64)
+
+    def coin(self, site: str) -> np.ndarray:
+        """Returns True or False, each as likely."""
+        return self.bits(site) >= np.uint32(1 << 31)
+
+    def happens(self, site: str, rate: float) -> np.ndarray:
+        """Returns True at `rate`."""
+        return self.bits(site) < np.uint32(round(rate * (2**32 - 1)))
 
 
 # ---- the order of an epoch ----

@@ -1,4 +1,4 @@
-"""BERT's segment pairs, cut from a corpus into rows of token spans.
+"""Pairs of segments (BERT) or of sentences (RoBERTa), cut into rows of token spans.
 
 The cut follows the reference code for pretraining data of BERT, decision by
 decision, but every draw is a hash of (seed, pass, document, chunk), and all
@@ -12,6 +12,9 @@ kept, or replaced by text from elsewhere; then the unused sentences go back and 
 the next chunk. At last the pair is cut to the length, a token at a time from the
 longer side, its front or its back.
 
+Pairs of sentences are the same with chunks of two sentences, whatever their length, and
+a single sentence from elsewhere.
+
 Shapes: R rows, D live documents of a shard.
 """
 
@@ -21,20 +24,8 @@ from typing import Literal
 import numpy as np
 
 from encoderjax.data.corpus import ShardedArray, Split
-from encoderjax.data.random import hash_words, site_number
-
-# A row: two spans of the split's tokens and the label of the second one.
-ROW = np.dtype([("start", "<i8", (2,)), ("length", "<u2", (2,)), ("label", "u1")])
-
-Second = Literal["next", "random", "swapped"]
-Negatives = Literal["document", "anywhere"]
-
-# What the labels 0 and 1 say of a second segment.
-LABEL_NAMES: dict[Second, tuple[str, str]] = {
-    "next": ("next", "other"),
-    "random": ("next", "random"),
-    "swapped": ("in order", "swapped"),
-}
+from encoderjax.data.random import KeyedDraws, hash_words
+from encoderjax.data.records import ROW, Negatives, Second, ShardText
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,9 +36,11 @@ class PairCut:
       tokens: how many ordinary tokens a row holds at most.
       second: what B may be besides the continuation: `next` nothing else, `random`
         text from elsewhere in half of the rows, `swapped` A and B in the wrong order
-        in half of the rows.
+        in half of the rows. A single sentence has no order: with `swapped` it is
+        followed by text from elsewhere, with `swapped_only` it stays alone.
       negatives: whether random text comes from another document or from anywhere.
       short_rate: share of documents with a shorter target length.
+      unit: whether A and B are segments of several sentences, or one sentence each.
     """
 
     tokens: int
@@ -55,26 +48,25 @@ class PairCut:
     negatives: Negatives
     short_rate: float
     seed: int
+    unit: Literal["segment", "sentence"] = "segment"
 
 
 def cut_pairs(split: Split, shard: int, number: int, cut: PairCut) -> np.ndarray:
     """Returns the rows of one shard as [R] of `ROW`, for pass `number`."""
-    first, stop = split.shard_documents[shard : shard + 2]
-    bounds = split.document_starts.slice(first, stop + 1)
-    origin = bounds[0]
-    # Offsets of the shard's sentences, so that chunk ends are one searchsorted.
-    offsets = split.sentence_starts.slice(origin, bounds[-1] + 1)
-
-    document = np.arange(first, stop)
-    sentence, end = bounds[:-1] - origin, bounds[1:] - origin
+    text = ShardText.of(split, shard)
+    document, sentence, end = text.documents_D, text.first_D, text.end_D
+    offsets = text.offsets_S  # so that chunk ends are one searchsorted
     key = hash_words(cut.seed, number, document)
     target = _target_lengths(key, cut)
     rows, owners = [], []
     for chunk in range(len(offsets)):
         if not document.size:
             break
-        draw = _ChunkDraws(key, chunk)
-        reached = np.searchsorted(offsets, offsets[sentence] + target)
+        draw = KeyedDraws(key, chunk)
+        if cut.unit == "sentence":
+            reached = sentence + 2
+        else:
+            reached = np.searchsorted(offsets, offsets[sentence] + target)
         after = np.maximum(np.minimum(reached, end), sentence + 1)
         count = after - sentence
         middle = sentence + 1 + draw.integers("split", np.maximum(count - 1, 1))
@@ -87,25 +79,27 @@ def cut_pairs(split: Split, shard: int, number: int, cut: PairCut) -> np.ndarray
         length[:, 1] = offsets[after] - offsets[middle]
 
         single = count == 1
-        odd = (
-            single | draw.coin("odd") if cut.second != "next" else np.zeros_like(single)
-        )
+        odd = _odd_pairs(single, cut, draw)
         elsewhere = odd if cut.second == "random" else odd & single
         if elsewhere.any():
             wanted = target[elsewhere] - length[elsewhere, 0]
+            if cut.unit == "sentence":
+                wanted = np.ones_like(wanted)
             part["start"][elsewhere, 1], length[elsewhere, 1] = _spans_elsewhere(
                 split,
                 cut,
                 draw.only(elsewhere),
                 document[elsewhere],
-                middle[elsewhere] + origin,
+                middle[elsewhere] + text.origin,
                 wanted,
             )
         swapped = odd & ~elsewhere
         part["start"][swapped] = part["start"][swapped, ::-1]
         length[swapped] = length[swapped, ::-1]
         part["label"] = odd
-        _truncate(part, length, cut.tokens, draw)
+        # A short chunk may pass its target, as in the reference; two sentences do not.
+        most = target if cut.unit == "sentence" else cut.tokens
+        _truncate(part, length, most, draw)
         rows.append(part)
         owners.append(document)
 
@@ -118,39 +112,25 @@ def cut_pairs(split: Split, shard: int, number: int, cut: PairCut) -> np.ndarray
     return np.concatenate(rows)[order]
 
 
-@dataclasses.dataclass(frozen=True)
-class _ChunkDraws:
-    """The draws for one chunk of each live document."""
-
-    key: np.ndarray
-    chunk: int
-
-    def only(self, chosen: np.ndarray) -> "_ChunkDraws":
-        return _ChunkDraws(self.key[chosen], self.chunk)
-
-    def bits(self, site: str, number: int = 0) -> np.ndarray:
-        return hash_words(self.key, self.chunk, site_number(site) + (number << 32))
-
-    def integers(self, site: str, bound: np.ndarray) -> np.ndarray:
-        wide = self.bits(site).astype(np.uint64) * bound.astype(np.uint64)
-        return (wide >> np.uint64(32)).astype(np.int64)
-
-    def coin(self, site: str) -> np.ndarray:
-        return self.bits(site) >= np.uint32(1 << 31)
+def _odd_pairs(single: np.ndarray, cut: PairCut, draw: KeyedDraws) -> np.ndarray:
+    """Returns which pairs are not what follows in the text."""
+    if cut.second == "next":
+        return np.zeros_like(single)
+    odd = draw.coin("odd")
+    return odd & ~single if cut.second == "swapped_only" else odd | single
 
 
 def _target_lengths(key: np.ndarray, cut: PairCut) -> np.ndarray:
     """Returns the target length of each document, drawn once for a pass."""
-    draw = _ChunkDraws(key, 0)
-    short = draw.bits("short") < np.uint32(round(cut.short_rate * (2**32 - 1)))
-    lengths = 2 + draw.integers("length", np.full(key.shape, cut.tokens - 1))
-    return np.where(short, lengths, cut.tokens)
+    draw = KeyedDraws(key, 0)
+    lengths = 2 + draw.integers("length", cut.tokens - 1)
+    return np.where(draw.happens("short", cut.short_rate), lengths, cut.tokens)
 
 
 def _spans_elsewhere(
     split: Split,
     cut: PairCut,
-    draw: _ChunkDraws,
+    draw: KeyedDraws,
     document: np.ndarray,
     continuation: np.ndarray,
     wanted: np.ndarray,
@@ -161,12 +141,10 @@ def _spans_elsewhere(
     `wanted` tokens are reached or the document ends.
     """
     if cut.negatives == "document":
-        other = draw.integers(
-            "document", np.full(document.shape, split.num_documents - 1)
-        )
+        other = draw.integers("document", split.num_documents - 1)
         other += other >= document
     else:
-        other = draw.integers("document", np.full(document.shape, split.num_documents))
+        other = draw.integers("document", split.num_documents)
     first = split.document_starts.take(other)
     stop = split.document_starts.take(other + 1)
     # Leave the true continuation out of the choice, where it is in this document.
@@ -194,7 +172,7 @@ def _first_reaching(
 
 
 def _truncate(
-    part: np.ndarray, length: np.ndarray, tokens: int, draw: _ChunkDraws
+    part: np.ndarray, length: np.ndarray, tokens: int | np.ndarray, draw: KeyedDraws
 ) -> None:
     """Cuts pairs to `tokens`, in place: the longer side, ties from B.
 
@@ -208,8 +186,12 @@ def _truncate(
     part["length"] = kept
 
 
-def truncated_lengths(length_R2: np.ndarray, tokens: int) -> np.ndarray:
-    """Returns what is left when tokens go one by one from the longer side."""
+def truncated_lengths(length_R2: np.ndarray, tokens: int | np.ndarray) -> np.ndarray:
+    """Returns what is left when tokens go one by one from the longer side, B in ties.
+
+    Args:
+      tokens: how many may be left, of all rows or of each.
+    """
     a, b = length_R2[:, 0], length_R2[:, 1]
     half_b = tokens // 2
     half_a = tokens - half_b
@@ -220,7 +202,7 @@ def truncated_lengths(length_R2: np.ndarray, tokens: int) -> np.ndarray:
     return np.where(fits[:, None], length_R2, np.stack([kept_a, kept_b], axis=1))
 
 
-def _count_of_heads(tosses: np.ndarray, draw: _ChunkDraws, site: str) -> np.ndarray:
+def _count_of_heads(tosses: np.ndarray, draw: KeyedDraws, site: str) -> np.ndarray:
     """Returns binomial(tosses, 1/2) draws: the set bits among so many random ones."""
     heads = np.zeros(tosses.shape, np.int64)
     live = np.flatnonzero(tosses > 0)

@@ -9,6 +9,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 import optax
 
+from encoderjax.data.forms import FORMS, forms_that
 from encoderjax.data.pipeline import DataConfig
 from encoderjax.errors import UserError
 from encoderjax.models.config import EncoderConfig
@@ -19,16 +20,34 @@ from encoderjax.objectives.objective import DeviceBatch, Objective, Terms
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _PairObjective(Objective):
-    """Classifies pairs from the first token; reads the key `second`, [B]."""
+    """Classifies pairs from the first token.
+
+    Reads the keys `second`, [B], and `paired`, [B]: rows of one segment do not count.
+
+    Attributes:
+      second: the `data.second` that it is for.
+      also: others that it can learn from.
+    """
 
     second: ClassVar[str]
+    also: ClassVar[tuple[str, ...]] = ()
 
     def resolved(self, data: DataConfig, model: EncoderConfig) -> Objective:
         """Checks that the rows have both kinds of pair."""
-        if data.second != self.second:
+        if FORMS[data.form].segments < 2:
+            what = "have one segment"
+            if FORMS[data.form].packed:
+                what = "hold several documents side by side and no pairs"
+            able = forms_that(lambda form: self.second in form.second)
+            raise UserError(
+                f"objectives.{self.name} needs pairs, but rows of data.form="
+                f"{data.form!r} {what}; set data.form to {able}, or leave the "
+                "objective out"
+            )
+        if data.settled_second not in (self.second, *self.also):
             raise UserError(
                 f"objectives.{self.name} needs data.second={self.second!r}, not "
-                f"{data.second!r}; change it or leave the objective out"
+                f"{data.settled_second!r}; change it or leave the objective out"
             )
         if model.pair_head == "pooled" and not model.pooler:
             raise UserError(
@@ -38,14 +57,14 @@ class _PairObjective(Objective):
         return self
 
     def counts(self, batch: DeviceBatch) -> Terms:
-        """Counts rows."""
-        rows = jnp.sum(batch["row_weights"])
+        """Counts rows of two segments."""
+        rows = jnp.sum(batch["paired"])
         return {f"{self.name}_loss": rows, f"{self.name}_accuracy": rows}
 
     def sums(self, model: EncoderModel, outputs: Outputs, batch: DeviceBatch) -> Terms:
         """Adds up cross-entropy and hits over rows."""
         logits_B2 = model.pair_logits(self.name, outputs)
-        label_B, weight_B = batch["second"], batch["row_weights"]
+        label_B, weight_B = batch["second"], batch["paired"]
         loss_B = optax.softmax_cross_entropy_with_integer_labels(logits_B2, label_B)
         hit_B = (jnp.argmax(logits_B2, axis=-1) == label_B).astype(jnp.float32)
         return {
@@ -70,3 +89,4 @@ class SentenceOrder(_PairObjective):
     name: ClassVar[str] = "sop"
     heads: ClassVar[tuple[str, ...]] = ("sop",)
     second: ClassVar[str] = "swapped"
+    also: ClassVar[tuple[str, ...]] = ("swapped_only",)

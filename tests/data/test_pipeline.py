@@ -7,16 +7,17 @@ import time
 import numpy as np
 import pytest
 
+from encoderjax.data.assembly import assemble
 from encoderjax.data.pipeline import (
     BatchSource,
     DataConfig,
     Lexicon,
-    assemble,
     prefetched,
     rows_for_tokens,
 )
+from encoderjax.data.records import ROW
 from encoderjax.data.rows import EpochOrder, open_row_index
-from encoderjax.data.segment_pairs import ROW
+from encoderjax.data.stream import TextStream
 from encoderjax.data.tokenizers import Layout
 from encoderjax.errors import UserError
 from encoderjax.objectives.mlm import MaskedLM
@@ -31,13 +32,10 @@ def source_of(corpus, *, batch_size=16, seed=0, select="tokens", **data_changes)
     )
     index = open_row_index(corpus, "train", data.row_settings(seed), report=SILENT)
     return BatchSource(
-        split=corpus.split("train"),
         index=index,
-        order=EpochOrder(tuple(map(len, index.passes)), seed),
-        layout=corpus.tokenizer.layout,
+        order=index.order(seed),
         lexicon=Lexicon(corpus.tokenizer.vocabulary, corpus.unigrams_V),
         corruptions=(MaskedLM(max_predictions=5, select=select),),
-        length=data.length,
         batch_size=batch_size,
         seed=seed,
         static_epochs=data.dupe_factor if data.masking == "static" else None,
@@ -135,12 +133,20 @@ def test_dynamic_masks_change_with_the_epoch_and_static_ones_repeat(corpus):
         assert same == (masking == "static")
 
 
+def laid_out(corpus, layout, records, length):
+    stream, pad_id = (
+        TextStream(corpus.split("train")),
+        corpus.tokenizer.vocabulary.pad_id,
+    )
+    pieces = (records, np.arange(len(records)))
+    return assemble(stream, layout, pad_id, pieces, (len(records), length))
+
+
 def test_rows_are_laid_out_with_special_tokens_and_segments(corpus):
     split, vocabulary = corpus.split("train"), corpus.tokenizer.vocabulary
     record = np.zeros(2, ROW)
     record["start"], record["length"] = [[5, 50], [7, 0]], [[3, 2], [4, 0]]
-    lexicon = Lexicon(vocabulary, corpus.unigrams_V)
-    batch = assemble(split, corpus.tokenizer.layout, lexicon, record, 12)
+    batch = laid_out(corpus, corpus.tokenizer.layout, record, 12)
     text = split.tokens.slice(0, 60).tolist()
     cls, sep, pad = vocabulary.cls_id, vocabulary.sep_id, vocabulary.pad_id
     assert batch["ids"].tolist() == [
@@ -156,12 +162,11 @@ def test_rows_follow_the_layout_of_the_tokenizer(corpus):
     split, vocabulary = corpus.split("train"), corpus.tokenizer.vocabulary
     record = np.zeros(2, ROW)
     record["start"], record["length"] = [[5, 50], [7, 0]], [[3, 2], [4, 0]]
-    lexicon = Lexicon(vocabulary, corpus.unigrams_V)
     text, pad = split.tokens.slice(0, 60).tolist(), vocabulary.pad_id
     a, b, alone = text[5:8], text[50:52], text[7:11]
 
     roberta = Layout((1,), (2, 2), (2,), second=0)
-    batch = assemble(split, roberta, lexicon, record, 12)
+    batch = laid_out(corpus, roberta, record, 12)
     assert batch["ids"].tolist() == [
         [1, *a, 2, 2, *b, 2, *[pad] * 3],
         [1, *alone, 2, *[pad] * 6],
@@ -169,7 +174,7 @@ def test_rows_follow_the_layout_of_the_tokenizer(corpus):
     assert not batch["segments"].any()
 
     xlnet = Layout((), (4,), (4, 3), final=2, pads_left=True, pad=3)
-    batch = assemble(split, xlnet, lexicon, record, 12)
+    batch = laid_out(corpus, xlnet, record, 12)
     assert batch["ids"].tolist() == [
         [*[pad] * 4, *a, 4, *b, 4, 3],
         [*[pad] * 6, *alone, 4, 3],
@@ -210,6 +215,39 @@ def test_switching_the_objectives_off_leaves_the_rows_unchanged(corpus):
         assert np.array_equal(plain[name], masked[name])
 
 
+def test_a_source_may_begin_at_any_place_and_step(corpus):
+    source = source_of(corpus)
+    later = dataclasses.replace(source, first_step=100, first_place=3 * 16)
+    for step in (0, 5):
+        assert equal(later.batch(100 + step), source.batch(3 + step))
+    between = dataclasses.replace(source, first_place=8)
+    joined = [source.batch(0, slice(8, 16)), source.batch(1, slice(8))]
+    expected = {n: np.concatenate([part[n] for part in joined]) for n in joined[0]}
+    assert equal(between.batch(0), expected)
+
+
+class SeesTheStep:
+    """A corruption that keeps what it was told."""
+
+    def corrupt(self, batch, draws, lexicon):
+        bits = draws.bits("site", 4)
+        return batch | {"told": draws.step, "bits": bits}
+
+
+def test_corruptions_are_told_the_step_and_draw_the_same(corpus):
+    source = dataclasses.replace(source_of(corpus), corruptions=(SeesTheStep(),))
+    batch = source.batch(7)
+    held_out = source.rows(*source.places(7, slice(None)))
+    assert (batch["told"], held_out["told"]) == (7, None)
+    assert np.array_equal(batch["bits"], held_out["bits"])
+
+
+def test_fillers_have_no_weight(corpus):
+    source = source_of(corpus)
+    batch = source.rows(np.zeros(3, int), np.array([4, -1, 5]))
+    assert batch["row_weights"].tolist() == batch["paired"].tolist() == [1, 0, 1]
+
+
 def test_batch_tokens_counts_real_tokens(corpus):
     source = source_of(corpus)
     rows = rows_for_tokens(1000, source.index)
@@ -231,7 +269,9 @@ def test_the_row_index_is_cut_once_and_kept(corpus, tmp_path):
         corpus, "train", settings, cache_dir=str(tmp_path), report=SILENT
     )
     assert {p.name: p.stat().st_mtime_ns for p in folder.iterdir()} == stamps
-    assert all(map(np.array_equal, first.passes, again.passes))
+    for old, new in zip(first.passes, again.passes, strict=True):
+        assert isinstance(new.pieces_S, np.memmap)
+        assert np.array_equal(old.pieces_S, new.pieces_S)
     other = dataclasses.replace(settings, length=64)
     open_row_index(corpus, "train", other, cache_dir=str(tmp_path), report=SILENT)
     assert len(list(tmp_path.iterdir())) == 2
@@ -248,7 +288,7 @@ def test_a_damaged_row_index_is_cut_anew(corpus, tmp_path, damage):
     lines = []
     options = {"cache_dir": str(tmp_path), "report": lines.append}
     first = open_row_index(*arguments, **options)
-    expected = [rows.tobytes() for rows in first.passes]
+    expected = [rows.pieces_S.tobytes() for rows in first.passes]
     (folder,) = tmp_path.iterdir()
     files = row_files(folder)
     path, index = folder / "pass-001.npy", folder / "index.json"
@@ -264,7 +304,7 @@ def test_a_damaged_row_index_is_cut_anew(corpus, tmp_path, damage):
         index.write_text('{"rows": [1, 1]}')
     assert not lines
     again = open_row_index(*arguments, **options)
-    assert [rows.tobytes() for rows in again.passes] == expected
+    assert [rows.pieces_S.tobytes() for rows in again.passes] == expected
     assert [str(folder) in line for line in lines] == [True]
     assert row_files(folder) == files
     assert list(tmp_path.iterdir()) == [folder]
