@@ -5,10 +5,7 @@ of the command line and builds `RunConfig`, whose parts check themselves; what s
 parts is checked here. Nothing else in the package sees a ConfigDict.
 """
 
-import ast
 import dataclasses
-import importlib.util
-import types
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,10 +14,13 @@ from typing import Any, Literal
 from encoderjax.command import Parser, did_you_mean
 from encoderjax.data.pipeline import DataConfig
 from encoderjax.errors import UserError
+from encoderjax.fields import Override, as_typed, build, converted, is_required
 from encoderjax.interop.vocabulary import Change
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.families import preset
 from encoderjax.objectives import OBJECTIVES, Objective
+from encoderjax.objectives.objective import check_together
+from encoderjax.recipes import load_recipe
 from encoderjax.training.checkpoint import CheckpointConfig
 from encoderjax.training.mesh import MeshConfig
 from encoderjax.training.optimizer import OptimizerConfig
@@ -110,15 +110,21 @@ class RunConfig:
         corpus may have more tokens behind those of the folder; `replace` any other.
         A token that both have keeps its row, a new one is the mean of the pieces that
         spelled it.
+      init_layers: which layers of the folder become those of the run, in this order; a
+        student may begin as every other layer of its teacher. None = all.
       precision: of the arithmetic; `auto` is bfloat16 where the device has it.
         Parameters, softmax, norms and losses stay in float32.
       log_every: steps between lines of metrics.
+      phases: name -> what differs in a part of the run: `after`, the step after which
+        it begins, and fields of `data`, `model`, `objectives` and `optimizer`; see
+        `phases.py`.
     """
 
     seed: int = 0
     steps: int
     init_from: str | None = None
     init_vocabulary: Change = "same"
+    init_layers: tuple[int, ...] | None = None
     precision: Literal["float32", "bfloat16", "auto"] = "auto"
     log_every: int = 10
     model: ModelConfig
@@ -128,6 +134,7 @@ class RunConfig:
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
     checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
     eval: EvalConfig = dataclasses.field(default_factory=EvalConfig)
+    phases: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
         for name in ("steps", "log_every"):
@@ -137,6 +144,12 @@ class RunConfig:
             raise UserError(f"seed={self.seed} must be in [0, 2^32)")
         if not self.objectives:
             raise UserError("objectives is empty: name at least one, such as mlm")
+        check_together(self.objectives)
+        if self.init_layers is not None and self.init_from is None:
+            raise UserError(
+                f"init_layers={self.init_layers} needs init_from: the folder whose "
+                "layers they are"
+            )
         if self.optimizer.warmup_steps > self.steps:
             raise UserError(
                 f"optimizer.warmup_steps={self.optimizer.warmup_steps} exceeds steps="
@@ -175,6 +188,7 @@ class RunConfig:
             "model": _model(_group_of(values, "model")),
             "objectives": _objectives(_group_of(values, "objectives")),
             "optimizer": _optimizer(_group_of(values, "optimizer")),
+            "phases": _typed(_group_of(values, "phases")),
         }
         return build(cls, {**values, **parts}, "")
 
@@ -205,10 +219,17 @@ class RunConfig:
 def _group_of(values: Mapping[str, Any], name: str) -> dict[str, Any]:
     group = values.get(name, {})
     if isinstance(group, Override):
-        group = _literal(group)
+        group = as_typed(group)
     if not isinstance(group, Mapping):
         raise UserError(f"{name}={group!r} must be a group of fields")
     return dict(group)
+
+
+def _typed(values: Any) -> Any:
+    """Returns nested values with those of the command line as what they stand for."""
+    if isinstance(values, Mapping):
+        return {name: _typed(value) for name, value in values.items()}
+    return as_typed(values) if isinstance(values, Override) else values
 
 
 def _optimizer(values: dict[str, Any]) -> OptimizerConfig:
@@ -240,7 +261,7 @@ def _model(values: dict[str, Any]) -> ModelConfig:
             raise UserError(f"{where}size={str(size)!r} needs {where}family")
         return ModelConfig(family=None, size=None, changes=given)
     if size is None:
-        required = [f.name for f in dataclasses.fields(EncoderConfig) if _required(f)]
+        required = [f.name for f in dataclasses.fields(EncoderConfig) if is_required(f)]
         if any(name not in given for name in required):
             raise UserError(f"{where}size is missing")
         changes = dataclasses.asdict(EncoderConfig(**given))
@@ -251,112 +272,24 @@ def _model(values: dict[str, Any]) -> ModelConfig:
 
 
 def _objectives(values: dict[str, Any]) -> tuple[Objective, ...]:
-    built = []
-    for name, fields in values.items():
+    """Builds the objectives, in the order of OBJECTIVES: later ones read earlier."""
+    for name in values:
         if name not in OBJECTIVES:
             raise UserError(
                 f"objectives.{name} does not exist{did_you_mean(name, OBJECTIVES)} "
                 f"(objectives: {', '.join(OBJECTIVES)})"
             )
+    built = []
+    for name in (name for name in OBJECTIVES if name in values):
+        fields = values[name]
         if isinstance(fields, Override):
-            fields = _literal(fields)
+            fields = as_typed(fields)
         if fields is None:
             continue  # switched off
         if not isinstance(fields, Mapping):
             raise UserError(f"objectives.{name}={fields!r} must be a dict or None")
         built.append(build(OBJECTIVES[name], fields, f"objectives.{name}."))
     return tuple(built)
-
-
-# ---- plain values -> dataclasses ----
-
-
-class Override(str):
-    """A value as it was typed on the command line; the field says what it means."""
-
-
-def build(cls: type, values: Mapping[str, Any], where: str) -> Any:
-    """Returns cls(**values), every name and type checked; `where` begins messages."""
-    given = converted(cls, values, where)
-    for field in dataclasses.fields(cls):
-        if _required(field) and field.name not in given:
-            raise UserError(f"{where}{field.name} is missing")
-    return cls(**given)
-
-
-def converted(cls: type, values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Returns `values` in the types of the fields of `cls`, every name checked."""
-    hints = typing.get_type_hints(cls)
-    fields = [field.name for field in dataclasses.fields(cls)]
-    for name in values:
-        if name not in fields:
-            raise UserError(
-                f"{where}{name} is not a field of {cls.__name__}"
-                f"{did_you_mean(name, fields)} (fields: {', '.join(fields)})"
-            )
-    return {
-        name: _convert(hints[name], value, where + name)
-        for name, value in values.items()
-    }
-
-
-def _required(field: dataclasses.Field) -> bool:
-    return field.default is field.default_factory is dataclasses.MISSING
-
-
-def _convert(hint: Any, value: Any, where: str) -> Any:
-    """Returns `value` as the type `hint`, or refuses it."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (types.UnionType, typing.Union):
-        if value is None or (isinstance(value, Override) and value == "None"):
-            return None
-        (hint,) = (kind for kind in arguments if kind is not type(None))
-        return _convert(hint, value, where)
-    if origin is Literal:
-        if value not in arguments:
-            near = did_you_mean(str(value), arguments)
-            raise UserError(f"{where}={str(value)!r} must be one of {arguments}{near}")
-        return str(value)
-    if dataclasses.is_dataclass(hint):
-        if isinstance(value, typing.cast(type, hint)):
-            return value
-        if not isinstance(value, Mapping):
-            raise UserError(f"{where}={value!r} must be a group of fields")
-        return build(typing.cast(type, hint), value, f"{where}.")
-    if hint is str:
-        if not isinstance(value, str):
-            raise UserError(f"{where}={value!r} must be text")
-        return str(value)
-    if isinstance(value, Override):
-        value = _literal(value)
-    if origin is tuple:
-        if not isinstance(value, Sequence) or isinstance(value, str):
-            value = (value,)
-        element = arguments[0]
-        return tuple(
-            item
-            if isinstance(item, typing.get_origin(element) or element)
-            else _convert(element, item, where)
-            for item in value
-        )
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    expected = origin or hint
-    if not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
-        raise UserError(f"{where}={value!r} must be {_type_name(expected)}")
-    return value
-
-
-def _literal(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return {"true": True, "false": False}.get(text, str(text))
-
-
-def _type_name(kind: type) -> str:
-    names = {int: "a whole number", float: "a number", bool: "True or False"}
-    return names.get(kind, f"a {kind.__name__}")
 
 
 # ---- config files and overrides ----
@@ -424,11 +357,7 @@ def _recipe(path: str) -> dict[str, Any]:
     if not Path(file).is_file():
         names = sorted(str(other) for other in Path(file).parent.glob("*.py"))
         raise UserError(f"--config={file} does not exist{did_you_mean(file, names)}")
-    spec = importlib.util.spec_from_file_location("encoderjax_recipe", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_recipe(file)
     if not hasattr(module, "get_config"):
         raise UserError(f"--config={file} has no get_config(variant)")
     variants = getattr(module, "VARIANTS", ("full",))

@@ -20,7 +20,10 @@ from encoderjax.errors import UserError
 from encoderjax.experiment import Experiment
 from encoderjax.interop.loading import LoadedModel, load_model
 from encoderjax.interop.vocabulary import check_readable
+from encoderjax.models.heads import EncoderModel
 from encoderjax.objectives import OBJECTIVES
+from encoderjax.objectives.replaced_token import ReplacedTokens
+from encoderjax.phases import phases_of
 from encoderjax.training.evaluation import evaluate
 from encoderjax.training.mesh import (
     MeshConfig,
@@ -65,14 +68,35 @@ def run(
         )
     with jax.set_mesh(mesh):
         pretrainer = experiment.pretrainer()
-        heads = {
-            name: loaded.params["heads"][name] for name in pretrainer.model.head_names
-        }
-        params = {"encoder": loaded.params["encoder"], "heads": heads}
+        params = _trained(loaded, pretrainer.model)
         shardings = parameter_shardings(mesh, params)
         params = jax.device_put(params, shardings)
-        eval_step = make_eval_step(pretrainer, mesh=mesh, shardings=shardings)
-        return held_out_metrics(experiment, source, eval_step, params, mesh, rows)
+        frozen = experiment.frozen()
+        lying = parameter_shardings(mesh, frozen)
+        eval_step = make_eval_step(
+            pretrainer, mesh=mesh, shardings=shardings, frozen=lying
+        )
+        return held_out_metrics(
+            experiment,
+            source,
+            eval_step,
+            params,
+            mesh,
+            rows,
+            frozen=jax.device_put(frozen, lying),
+        )
+
+
+def _trained(loaded: LoadedModel, model: EncoderModel) -> dict:
+    """Returns the parameters of the parts that have a loss."""
+    params = loaded.shared_as(model)
+    heads = params.get("heads", {})
+    # A bare head has no parameters of its own.
+    chosen = {name: heads[name] for name in model.head_names if name in heads}
+    parts = {"encoder": params["encoder"], "heads": chosen}
+    if model.with_generator is not None:
+        parts["generator"] = params["generator"]
+    return {name: part for name, part in parts.items() if part}
 
 
 def held_out_metrics(
@@ -82,11 +106,12 @@ def held_out_metrics(
     params,
     mesh: Mesh,
     rows: int,
+    frozen=None,
 ) -> dict[str, float]:
     """Returns metrics of the first `rows` held-out rows (0 = all), with their loss."""
     available = len(source.index.passes[0])
     rows = min(rows, available) if rows else available
-    means = evaluate(eval_step, params, source, mesh=mesh, num_rows=rows)
+    means = evaluate(eval_step, params, source, mesh=mesh, num_rows=rows, frozen=frozen)
     weights = experiment.pretrainer().weights
     loss = sum(weight * means.get(name, 0.0) for name, weight in weights.items())
     return {"loss": loss, **means}
@@ -148,6 +173,9 @@ def _config_for(
     """Returns the run that the model came from, or one that fits its heads."""
     if loaded.run is not None:
         config = RunConfig.from_description(loaded.run)
+        # Of the phase that the checkpoint was made in.
+        phases = [p for p in phases_of(config) if p.first < max(1, loaded.step or 0)]
+        config = phases[-1].config
         data = dataclasses.replace(
             config.data,
             corpus=corpus or config.data.corpus,
@@ -158,7 +186,18 @@ def _config_for(
         raise UserError(
             f"--model={loaded.source} is not a workdir, so --corpus=DIR is needed"
         )
-    objectives = {name: {} for name in OBJECTIVES if name in loaded.head_names}
+    objectives: dict[str, dict] = {
+        name: {} for name in OBJECTIVES if name in loaded.head_names
+    }
+    objectives.pop("rtd", None)  # needs the generator that replaced the tokens
+    if loaded.generator is not None:
+        rtd = ReplacedTokens.with_generator(loaded.config, loaded.generator)
+        objectives = {"mlm": {}, "rtd": dataclasses.asdict(rtd), **objectives}
+    if not objectives and "rtd" in loaded.head_names:
+        raise UserError(
+            f"--model={loaded.source} is a discriminator without its generator, which "
+            "replaces the tokens; evaluate its workdir, or an export of --format=params"
+        )
     if not objectives:
         raise UserError(
             f"--model={loaded.source} has no head to evaluate (heads with a loss: "

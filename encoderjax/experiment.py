@@ -16,23 +16,22 @@ import jax
 import jax.numpy as jnp
 
 from encoderjax.config import ModelConfig, RunConfig
-from encoderjax.data.corpus import Corpus, Split
+from encoderjax.data.corpus import Corpus
 from encoderjax.data.pipeline import BatchSource, DataConfig, Lexicon, rows_for_tokens
 from encoderjax.data.preparation import demo_corpus
-from encoderjax.data.rows import (
-    EpochOrder,
-    RowIndex,
-    RowSettings,
-    SplitName,
-    open_row_index,
-)
+from encoderjax.data.records import RowSettings
+from encoderjax.data.rows import EpochOrder, RowIndex, SplitName, open_row_index
 from encoderjax.errors import UserError
+from encoderjax.interop.loading import load_model
 from encoderjax.interop.start import Start
 from encoderjax.interop.vocabulary import check_readable
 from encoderjax.models.config import EncoderConfig
-from encoderjax.models.heads import HEADS, PairHead
-from encoderjax.objectives import Objective, head_names
+from encoderjax.models.heads import HEADS, EncoderModel, Generator, PairHead
+from encoderjax.objectives import Objective, generator_of, head_names
+from encoderjax.objectives.distillation import Distillation
 from encoderjax.objectives.pretrainer import Pretrainer
+
+PyTree = Any
 
 # Held-out rows and masks are the same for every run, whatever its seed.
 EVAL_SEED = 20_181_011
@@ -47,13 +46,16 @@ CHANGEABLE = (
     "steps",
     "init_from",
     "init_vocabulary",
+    "init_layers",
     "precision",
     "log_every",
     "mesh",
     "checkpoint",
     "eval",
     "optimizer.microbatches",
+    "objectives.distillation.teacher",
     "data.corpus",
+    "data.source",
     "data.tokenizer",
     "data.cache_dir",
     "data.batch_size",  # compared as resolved: data.rows_per_step
@@ -127,21 +129,50 @@ class Experiment:
         )
         return batch_size
 
+    @property
+    def head_names(self) -> tuple[str, ...]:
+        """The heads that are trained, without a generator's."""
+        return head_names(self.objectives)
+
+    @property
+    def generator(self) -> Generator | None:
+        """The second network that is trained, where there is one."""
+        return generator_of(self.objectives, self.encoder)
+
+    @functools.cached_property
+    def teacher(self) -> tuple[EncoderModel, PyTree] | None:
+        """The model that an objective learns from, read on first use."""
+        learning = (o for o in self.objectives if isinstance(o, Distillation))
+        objective = next(learning, None)
+        if objective is None:
+            return None
+        loaded = load_model(objective.teacher)
+        check_readable(
+            loaded.need_tokenizer(),
+            self.corpus.tokenizer,
+            where=f"corpus {self.corpus.folder}",
+            remedy=f"prepare it with --tokenizer={loaded.source}",
+        )
+        objective.check_teacher(self.encoder, loaded.config, loaded.head_names)
+        return loaded.with_heads(*objective.teacher_heads)
+
     def pretrainer(self) -> Pretrainer:
         """Returns the model with its objectives, in the precision of the devices."""
-        return Pretrainer.create(
-            self.encoder, self.objectives, compute_dtype(self.config.precision)
-        )
+        dtype = compute_dtype(self.config.precision)
+        teacher = self.teacher and self.teacher[0].clone(dtype=dtype)
+        return Pretrainer.create(self.encoder, self.objectives, dtype, teacher)
+
+    def frozen(self) -> dict[str, Any]:
+        """Returns the parameters that are used but not trained."""
+        return {} if self.teacher is None else {"teacher": self.teacher[1]}
 
     def train_source(self) -> BatchSource:
         """Returns the training batches."""
         data = self.config.data
-        order = EpochOrder(
-            tuple(len(rows) for rows in self.train_index.passes), self.config.seed
-        )
+        order = self.train_index.order(self.config.seed)
         static = data.dupe_factor if data.masking == "static" else None
-        split, seed = self.corpus.split("train"), self.config.seed
-        return self._source(self.corpus, split, self.train_index, order, seed, static)
+        seed = self.config.seed
+        return self._source(self.corpus, self.train_index, order, seed, static)
 
     def validation_source(self) -> BatchSource | None:
         """Returns the held-out rows, in a fixed order; None without a split."""
@@ -163,9 +194,8 @@ class Experiment:
         return sources
 
     def _other_source(self, field: str, folder: str) -> BatchSource:
-        corpus = open_corpus(
-            dataclasses.replace(self.config.data, corpus=folder), self.report
-        )
+        data = dataclasses.replace(self.config.data, corpus=folder)
+        corpus = open_corpus(data, self.report, field)
         check_readable(
             self.corpus.tokenizer,
             corpus.tokenizer,
@@ -181,15 +211,12 @@ class Experiment:
         return source
 
     def _held_out(self, corpus: Corpus) -> BatchSource | None:
-        split = corpus.split("validation")
-        if not split.num_documents:
+        if not corpus.split("validation").num_documents:
             return None
-        settings = dataclasses.replace(
-            self.config.data.row_settings(EVAL_SEED), passes=1
-        )
+        settings = self.config.data.row_settings(EVAL_SEED, held_out=True)
         index = self._index(corpus, "validation", settings)
         order = EpochOrder((len(index.passes[0]),), EVAL_SEED)
-        return self._source(corpus, split, index, order, EVAL_SEED, None)
+        return self._source(corpus, index, order, EVAL_SEED, None)
 
     def _index(
         self, corpus: Corpus, split: SplitName, settings: RowSettings
@@ -199,21 +226,21 @@ class Experiment:
             corpus, split, settings, cache_dir=cache_dir, report=self.report
         )
 
-    def _source(
-        self, corpus: Corpus, split: Split, index, order, seed, static
-    ) -> BatchSource:
+    def _source(self, corpus: Corpus, index, order, seed, static) -> BatchSource:
         return BatchSource(
-            split=split,
             index=index,
             order=order,
-            layout=corpus.tokenizer.layout,
             lexicon=Lexicon(corpus.tokenizer.vocabulary, corpus.unigrams_V),
             corruptions=self.objectives,
-            length=self.config.data.length,
             batch_size=self.batch_size,
             seed=seed,
             static_epochs=static,
         )
+
+    def row_identity(self) -> dict[str, Any]:
+        """Returns what the rows and their order depend on."""
+        settings = self.config.data.row_settings(self.config.seed)
+        return {"corpus": self.corpus.fingerprint, **dataclasses.asdict(settings)}
 
     def described(self) -> dict[str, Any]:
         """Returns the config with everything settled: the workdir's config.json."""
@@ -225,11 +252,16 @@ class Experiment:
         }
         # So that the workdir can be used from another folder.
         described["data"]["corpus"] = _from_anywhere(self.config.data.corpus)
+        if distillation := described["objectives"].get("distillation"):
+            distillation["teacher"] = _from_anywhere(distillation["teacher"])
         described["eval"]["corpora"] = {
             name: _from_anywhere(folder)
             for name, folder in self.config.eval.corpora.items()
         }
-        return {"format": 1, **described, "heads": head_names(self.objectives)}
+        described = {"format": 1, **described, "heads": self.head_names}
+        if self.generator is not None:
+            described["generator"] = dataclasses.asdict(self.generator)
+        return described
 
     def identity(self) -> dict[str, Any]:
         """Returns what a checkpoint must agree with, by name of the field."""
@@ -243,18 +275,27 @@ class Experiment:
         }
 
 
-def open_corpus(data: DataConfig, report: Callable[[str], None]) -> Corpus:
-    """Opens `data.corpus`; `demo` is prepared on first use."""
+def open_corpus(
+    data: DataConfig, report: Callable[[str], None], field: str = "data.corpus"
+) -> Corpus:
+    """Opens the corpus that `field` names; `demo` is prepared on first use."""
     if data.corpus != "demo":
-        return Corpus.open(Path(data.corpus).expanduser())
+        folder = Path(data.corpus).expanduser()
+        if not folder.exists():
+            raise UserError(
+                f"{field}={data.corpus} does not exist; make it with python -m "
+                f"encoderjax.prepare --source={data.source!r} --tokenizer="
+                f"{data.tokenizer} --out={data.corpus} (texts: docs/data.md)"
+            )
+        return Corpus.open(folder)
     default = Path("~/.cache/encoderjax").expanduser()
     cache = Path(os.environ.get("ENCODERJAX_CACHE", default))
     return Corpus.open(demo_corpus(data.tokenizer, cache, report))
 
 
-def _from_anywhere(corpus: str) -> str:
-    """Returns a corpus' name for any folder; the demo is found or made wherever."""
-    return corpus if corpus == "demo" else str(Path(corpus).expanduser().absolute())
+def _from_anywhere(folder: str) -> str:
+    """Returns a folder's name for use anywhere; the demo corpus is made wherever."""
+    return folder if folder == "demo" else str(Path(folder).expanduser().absolute())
 
 
 def compute_dtype(precision: str) -> Any:
@@ -269,7 +310,9 @@ def open_start(config: RunConfig) -> Start | None:
     if config.init_from is None:
         return None
     heads = head_names(config.objectives)
-    return Start.open(config.init_from, heads, config.init_vocabulary)
+    return Start.open(
+        config.init_from, heads, config.init_vocabulary, config.init_layers
+    )
 
 
 def model_of(start: Start | None) -> ModelConfig | None:

@@ -76,6 +76,7 @@ def fill_masks(
     """Fills the masks of every text; see the module's docstring for `order`."""
     if order not in _CHOICES:
         raise UserError(f"order={order!r} must be one of {', '.join(_CHOICES)}")
+    model = model.part_with("mlm")
     tokenizer = model.need_tokenizer()
     drafts = [_Draft(text, tokenizer, model.config.max_length) for text in texts]
     top = _checked_top(top, tokenizer)
@@ -352,9 +353,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not texts and not flags.pair:
         raise UserError("no text given: write one, or --file=F, or --pair A B")
     model = load_model(flags.model)
+    report = (model.part_with("mlm") if texts else model).report
     pairs = [(first, second) for first, second in flags.pair]
     result = run(model, texts, pairs, top=flags.top, order=flags.order)
-    for line in model.report:
+    for line in report:
         print(f"note: {line}", file=sys.stderr)
     if flags.json:
         print(json.dumps(result, indent=2, ensure_ascii=False))

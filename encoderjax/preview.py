@@ -4,21 +4,22 @@ python -m encoderjax.preview --config=configs/bert_tiny.py
 """
 
 import collections
+import dataclasses
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from encoderjax.command import Parser, run_command
 from encoderjax.config import RunConfig, add_config_flag, parse_with_config
 from encoderjax.data.forms import FORMS
-from encoderjax.data.pipeline import Batch
+from encoderjax.data.pipeline import Batch, DataConfig
 from encoderjax.data.records import LABEL_NAMES
 from encoderjax.data.tokenizers import Tokenizer, Vocabulary
-from encoderjax.experiment import Experiment
 from encoderjax.objectives.masking import KEPT, MASKED, REPLACED
 from encoderjax.objectives.mlm import KINDS
+from encoderjax.phases import Stage, open_stages, phases_of, stage_at
 
 
 def run(
@@ -30,19 +31,56 @@ def run(
     report: Callable[[str], None] = print,
 ) -> dict[str, Any]:
     """Returns {"rows": [...], "stats": {...}} of the batches from `step` on."""
-    experiment = Experiment.open(config, report)
-    source, tokenizer = experiment.train_source(), experiment.corpus.tokenizer
-    labels = ()
-    if FORMS[config.data.form].segments == 2:
-        labels = LABEL_NAMES[config.data.settled_second]
+    stages = _stages(config, step + batches, report)
+    tokenizer = stages[0].experiment.corpus.tokenizer
     statistics = _Statistics(tokenizer.vocabulary)
     shown = []
     for number in range(step, step + batches):
-        batch = source.batch(number)
-        statistics.add(batch)
+        stage = stage_at(stages, number + 1)
+        labels = _label_names(stage.phase.config.data)
+        batch = stage.source.batch(number)
+        statistics.add(batch, labels)
         for row in range(min(rows - len(shown), len(batch["ids"]))):
             shown.append(_row(batch, row, tokenizer, labels))
-    return {"rows": shown, "stats": statistics.result(labels)}
+    return {"rows": shown, "stats": statistics.result()}
+
+
+def _stages(
+    config: RunConfig, last: int, report: Callable[[str], None]
+) -> tuple[Stage, ...]:
+    """Opens the phases up to step `last`; no rows of later ones are cut."""
+    begun = {phase.name for phase in phases_of(config) if phase.first < last}
+    phases = {name: value for name, value in config.phases.items() if name in begun}
+    return open_stages(dataclasses.replace(config, phases=phases), report, None)
+
+
+def _label_names(data: DataConfig) -> tuple[str, ...]:
+    """Returns what the labels of second segments mean, () without such."""
+    return LABEL_NAMES[data.settled_second] if FORMS[data.form].segments == 2 else ()
+
+
+class _Predictions(NamedTuple):
+    """The slots of a batch, all [B, P]: where, what, whether used, what was done."""
+
+    positions: np.ndarray
+    labels: np.ndarray
+    used: np.ndarray
+    kinds: np.ndarray
+
+    @classmethod
+    def of(cls, batch: Batch) -> "_Predictions":
+        """Reads those of masked LM or of permutation LM, which leaves the text."""
+        name = next((n for n in ("mlm", "plm") if f"{n}/weights" in batch), None)
+        if name is None:
+            none = np.zeros((len(batch["ids"]), 0), np.int32)
+            return cls(none, none, none > 0, none)
+        positions = batch[f"{name}/positions"]
+        return cls(
+            positions,
+            batch[f"{name}/labels"],
+            batch[f"{name}/weights"] > 0,
+            batch.get(f"{name}/kinds", np.full_like(positions, KEPT)),
+        )
 
 
 class _Statistics:
@@ -51,23 +89,25 @@ class _Statistics:
     def __init__(self, vocabulary: Vocabulary):
         self.vocabulary = vocabulary
         self.totals: collections.Counter[str] = collections.Counter()
-        self.labels: collections.Counter[int] = collections.Counter()
+        self.labels: collections.Counter[str] = collections.Counter()
         self.spans: collections.Counter[int] = collections.Counter()
         self.drawn: collections.Counter[int] = collections.Counter()
         self.per_row: list[int] = []
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: Batch, labels: tuple[str, ...]) -> None:
         self.totals["rows"] += len(batch["mask"])
         self.totals["tokens"] += int(batch["mask"].sum())
         self.totals["places"] += batch["mask"].size
-        self.labels.update(batch["second"][batch["paired"] > 0].tolist())
-        if "mlm/weights" in batch:
-            self._add_predictions(batch)
+        second = batch["second"][batch["paired"] > 0]
+        for number, name in enumerate(labels):
+            self.labels[name] += int((second == number).sum())
+        self._add_predictions(batch)
 
     def _add_predictions(self, batch: Batch) -> None:
-        used_BP = batch["mlm/weights"] > 0
+        predictions = _Predictions.of(batch)
+        used_BP = predictions.used
         for name, kind in KINDS.items():
-            self.totals[name] += int((used_BP & (batch["mlm/kinds"] == kind)).sum())
+            self.totals[name] += int((used_BP & (predictions.kinds == kind)).sum())
         self.per_row.extend(used_BP.sum(axis=1).tolist())
         if "mlm/dropped" in batch:
             self.totals["dropped"] += int(batch["mlm/dropped"].sum())
@@ -76,19 +116,22 @@ class _Statistics:
             self.drawn.update(dict(enumerate(drawn, start=1)))
         selected_BL = np.zeros(batch["ids"].shape, bool)
         row, slot = np.nonzero(used_BP)
-        selected_BL[row, batch["mlm/positions"][row, slot]] = True
-        original_BL = _original_ids(batch)
+        selected_BL[row, predictions.positions[row, slot]] = True
+        original_BL = _original_ids(batch, predictions)
         vocabulary = self.vocabulary
         special_BL = np.isin(original_BL, [vocabulary.cls_id, vocabulary.sep_id])
         self.totals["places_selected"] += int(selected_BL.sum())
         self.totals["special"] += int((selected_BL & special_BL).sum())
         text_BL = batch["mask"] & ~vocabulary.special_V[original_BL]
         self.totals["split_words"] += _split_words(
-            selected_BL, original_BL, text_BL, vocabulary
+            _as_written(batch, selected_BL),
+            _as_written(batch, original_BL),
+            _as_written(batch, text_BL),
+            vocabulary,
         )
         self.spans.update(_run_lengths(selected_BL).tolist())
 
-    def result(self, labels: tuple[str, ...]) -> dict[str, Any]:
+    def result(self) -> dict[str, Any]:
         tokens, pairs = self.totals["tokens"], sum(self.labels.values())
         selected = sum(self.per_row)
         share = lambda name: self.totals[name] / max(1, selected)
@@ -111,22 +154,25 @@ class _Statistics:
                 "mean": selected / self.totals["rows"],
                 "max": max(self.per_row, default=0),
             },
-            "labels": {
-                name: self.labels[number] / max(1, pairs)
-                for number, name in enumerate(labels)
-            },
+            "labels": {n: number / max(1, pairs) for n, number in self.labels.items()},
             "languages": {},
             "fill": tokens / self.totals["places"],
         }
 
 
-def _original_ids(batch: Batch) -> np.ndarray:
+def _original_ids(batch: Batch, predictions: _Predictions) -> np.ndarray:
     """Returns the ids [B, L] as they were before anything was replaced."""
     ids_BL = batch["ids"].copy()
-    if "mlm/weights" in batch:
-        row, slot = np.nonzero(batch["mlm/weights"] > 0)
-        ids_BL[row, batch["mlm/positions"][row, slot]] = batch["mlm/labels"][row, slot]
+    row, slot = np.nonzero(predictions.used)
+    ids_BL[row, predictions.positions[row, slot]] = predictions.labels[row, slot]
     return ids_BL
+
+
+def _as_written(batch: Batch, values_BL: np.ndarray) -> np.ndarray:
+    """Turns rows round that hold their text from the end."""
+    if "reversed" not in batch:
+        return values_BL
+    return np.where(batch["reversed"][:, None], values_BL[:, ::-1], values_BL)
 
 
 def _split_words(selected_BL, ids_BL, text_BL, vocabulary: Vocabulary) -> int:
@@ -156,12 +202,11 @@ def _row(batch: Batch, row: int, tokenizer: Tokenizer, labels) -> dict[str, Any]
     real_L = batch["mask"][row]
     first, ids = int(real_L.argmax()), batch["ids"][row, real_L]
     tokens = tokenizer.tokens(ids)
-    predictions, marks = [], {}
-    used = batch["mlm/weights"][row] > 0 if "mlm/weights" in batch else []
-    for slot in np.flatnonzero(used):
-        position = int(batch["mlm/positions"][row, slot]) - first
-        (label,) = tokenizer.tokens([int(batch["mlm/labels"][row, slot])])
-        kind = int(batch["mlm/kinds"][row, slot])
+    slots, predictions, marks = _Predictions.of(batch), [], {}
+    for slot in np.flatnonzero(slots.used[row]):
+        position = int(slots.positions[row, slot]) - first
+        (label,) = tokenizer.tokens([int(slots.labels[row, slot])])
+        kind = int(slots.kinds[row, slot])
         marks[position] = {
             MASKED: f"{tokenizer.mask_token}({label})",
             REPLACED: f"{tokens[position]}(was {label})",
@@ -171,14 +216,15 @@ def _row(batch: Batch, row: int, tokenizer: Tokenizer, labels) -> dict[str, Any]
         predictions.append({"position": position, "label": label, "kind": name})
     label = labels[int(batch["second"][row])] if batch["paired"][row] else None
     shown = {"row": int(batch["row"][row]), "label": label}
+    backwards = "reversed" in batch and bool(batch["reversed"][row])
     if "reversed" in batch:
-        shown["reversed"] = bool(batch["reversed"][row])
+        shown["reversed"] = backwards
     begins = set()
     if "positions" in batch:
         begins = set(np.flatnonzero(batch["positions"][row, real_L] == 0).tolist())
     return {
         **shown,
-        "text": _text(tokenizer, ids, marks, begins - {0}),
+        "text": _text(tokenizer, ids, marks, begins - {0}, backwards),
         "tokens": tokens,
         "ids": ids.tolist(),
         "segments": batch["segments"][row, real_L].tolist(),
@@ -197,19 +243,25 @@ def _heading(row: dict[str, Any]) -> str:
 
 
 def _text(
-    tokenizer: Tokenizer, ids: np.ndarray, marks: dict[int, str], begins: set[int]
+    tokenizer: Tokenizer,
+    ids: np.ndarray,
+    marks: dict[int, str],
+    begins: set[int],
+    backwards: bool,
 ) -> str:
     """Joins pieces to words; special and marked tokens stand apart.
 
     Args:
       begins: where another document of the row begins, to be set off by a bar.
+      backwards: whether the last piece of a word comes first.
     """
     vocabulary = tokenizer.vocabulary
     words: list[str | list[int]] = []  # a mark, or the pieces of a word
-    for position, i in enumerate(ids):
+    step = -1 if backwards else 1
+    for position in range(len(ids))[::step]:
         if position in begins:
             words.append("|")
-        before = words[-1] if words else ""
+        before, i = words[-1] if words else "", int(ids[position])
         if position in marks:
             words.append(marks[position])
         elif (
@@ -221,7 +273,7 @@ def _text(
         else:
             words.append([i])
     spelled = (w if isinstance(w, str) else tokenizer.decode(w).strip() for w in words)
-    return " ".join(spelled)
+    return " ".join(list(spelled)[::step])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

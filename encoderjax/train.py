@@ -8,12 +8,10 @@ if __name__ == "__main__":  # before anything heavy is imported
 
     restart_with_huge_pages()
 
-import contextlib
 import dataclasses
 import json
-import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +27,16 @@ from encoderjax.config import (
     config_name,
     parse_with_config,
 )
-from encoderjax.data.pipeline import BatchSource, prefetched
 from encoderjax.demonstration import demonstration, next_commands
 from encoderjax.errors import UserError
-from encoderjax.evaluate import before_and_after, held_out_line, held_out_metrics
-from encoderjax.experiment import VALIDATION, Experiment, model_of, open_start
+from encoderjax.experiment import Experiment, model_of, open_start
 from encoderjax.interop.start import Start
 from encoderjax.interop.weights import read_json
-from encoderjax.models.flops import train_flops_per_row
+from encoderjax.loop import Loop, Program
+from encoderjax.phases import Stage, open_stages, phases_of, whole_run
 from encoderjax.training.checkpoint import FOLDER, Checkpoints
-from encoderjax.training.mesh import BatchPlacement, batch_shards, make_mesh
-from encoderjax.training.metrics import Clock, MetricsWriter, Progress
+from encoderjax.training.mesh import batch_shards, make_mesh
+from encoderjax.training.metrics import MetricsWriter, Progress
 from encoderjax.training.optimizer import make_optimizer
 from encoderjax.training.step import (
     TrainState,
@@ -48,7 +45,6 @@ from encoderjax.training.step import (
     make_eval_step,
     make_train_step,
 )
-from encoderjax.training.stopping import StopSignal
 
 
 def run(config: RunConfig, workdir: Path) -> dict[str, float]:
@@ -58,60 +54,60 @@ def run(config: RunConfig, workdir: Path) -> dict[str, float]:
 
     # ---- corpus and batches ----
     mesh = make_mesh(config.mesh)
-    if config.data.batch_size is not None:
-        _check_batch(config, mesh, config.data.batch_size)
+    for phase in phases_of(config):
+        if phase.config.data.batch_size is not None:
+            _check_batch(phase.config, mesh, phase.config.data.batch_size)
     origin, start = _origin(config, workdir)
-    experiment = Experiment.open(config, report, origin)
-    config, corpus = experiment.config, experiment.corpus
+    stages = open_stages(config, report, origin)
+    experiment = whole_run(config, stages)
     if start is not None:
+        corpus = experiment.corpus
         start.check(experiment.encoder, corpus.tokenizer, corpus.folder)
-    _check_batch(config, mesh, experiment.batch_size)
-    source = experiment.train_source()
-    held_out = experiment.held_out_sources()
-    if VALIDATION not in held_out:
-        report("the corpus has no held-out documents: it will not be evaluated")
+    for stage in stages:
+        _check_batch(stage.experiment.config, mesh, stage.experiment.batch_size)
 
     with jax.set_mesh(mesh):
         # ---- model, optimiser, state ----
+        frozen, rows = experiment.frozen(), stages[0].experiment.batch_size
         pretrainer = experiment.pretrainer()
-        optimizer, schedule = make_optimizer(config.optimizer, config.steps)
-        shapes, shardings = abstract_state(pretrainer, optimizer, mesh)
+        optimizer, _ = make_optimizer(config.optimizer, config.steps)
+        shapes, shardings = abstract_state(
+            pretrainer, optimizer, mesh, rows=rows, frozen=frozen
+        )
         checkpoints = Checkpoints(workdir, config.checkpoint)
         first = checkpoints.latest_step() or 0
         start_lines: Sequence[str] = ()
         if first:
             checkpoints.check_identity(first, experiment.identity())
             state = checkpoints.restore(first, shapes, shardings)
+            state = _with_unsaved(state, pretrainer, shardings, rows, frozen)
         else:
             params, start_lines = _initial_params(experiment, start)
-            state = init_state(pretrainer, optimizer, shardings, config.seed, params)
+            state = init_state(
+                pretrainer,
+                optimizer,
+                shardings,
+                config.seed,
+                params,
+                rows=rows,
+                frozen=frozen,
+            )
         _write_workdir(workdir, experiment)
-        train_step = make_train_step(
-            pretrainer,
-            optimizer,
-            schedule,
-            mesh=mesh,
-            shardings=shardings,
-            microbatches=config.optimizer.microbatches,
-            seed=config.seed,
-        )
-        report(_opening_lines(experiment, mesh, state, workdir, first))
+        report(_opening_lines(experiment, stages, mesh, state, workdir, first))
         for line in start_lines:
             report(f"start    {line}")
 
         # ---- the loop ----
-        loop = _Loop(
-            experiment=experiment,
+        loop = Loop(
+            run=experiment,
+            programs=tuple(_program(stage, mesh, shardings) for stage in stages),
             mesh=mesh,
-            source=source,
-            held_out=held_out,
-            eval_step=make_eval_step(pretrainer, mesh=mesh, shardings=shardings.params),
             checkpoints=checkpoints,
             writer=MetricsWriter(workdir, first) if speaks else None,
             progress=Progress(config.steps, first, speaks),
         )
         try:
-            metrics, stopped_at = loop.run(train_step, state, first)
+            metrics, stopped_at = loop.steps(state, first)
             table = loop.before_and_after()
         except OSError as error:
             raise UserError(
@@ -133,151 +129,41 @@ def run(config: RunConfig, workdir: Path) -> dict[str, float]:
     return metrics
 
 
-@dataclasses.dataclass
-class _Loop:
-    """The steps of one run, with what happens between them."""
-
-    experiment: Experiment
-    mesh: Mesh
-    source: BatchSource
-    held_out: dict[str, BatchSource]  # by the name of the split in metrics.jsonl
-    eval_step: Callable
-    checkpoints: Checkpoints
-    writer: MetricsWriter | None
-    progress: Progress
-
-    def run(
-        self, train_step: Callable, state: TrainState, first: int
-    ) -> tuple[dict[str, float], int | None]:
-        """Returns the last held-out metrics, and the step where it was stopped."""
-        config = self.experiment.config
-        placement = BatchPlacement(self.mesh, self.source.batch_size)
-        clock = Clock(_flops_per_step(self.experiment))
-        pending: list[tuple[int, dict[str, jax.Array]]] = []
-        batches = prefetched(
-            lambda step: self.source.batch(step, placement.rows),
-            range(first, config.steps),
-        )
-        metrics = self.evaluate_if_due(state, first)
-        with StopSignal() as stop, contextlib.closing(batches):
-            for step, batch in enumerate(batches, start=first + 1):
-                clock.add(int(batch["mask"].sum()))
-                state, values = train_step(state, placement.put(batch))
-                pending.append((step, values))
-                stopping = stop.requested(step)
-                save = step == config.steps or step % config.checkpoint.every == 0
-                due = save or stopping or self._evaluates(step)
-                if not (due or step % config.log_every == 0):
-                    continue
-                values = self._finite(pending)
-                clock.measure()
-                self._log(step, values, clock)
-                if save or stopping:
-                    self.checkpoints.save(state, step, self.experiment.identity())
-                if stopping and step < config.steps:
-                    self.checkpoints.wait()
-                    return {}, step
-                metrics = self.evaluate_if_due(state, step) or metrics
-                clock.begin()
-            self.checkpoints.wait()
-        return metrics, None
-
-    def _finite(self, pending: list) -> dict[str, float]:
-        """Fetches the metrics of all steps since the last time; stops at a NaN."""
-        fetched = jax.device_get(pending)
-        pending.clear()
-        for step, values in fetched:
-            # The loss is that of the parameters before the update, which may spoil
-            # them; what would be saved is checked as well.
-            for name in ("loss", "grad_norm", "param_norm"):
-                if not math.isfinite(values[name]):
-                    raise self._nan_error(step, f"{name} became {values[name]}")
-        return {name: float(value) for name, value in fetched[-1][1].items()}
-
-    def _nan_error(self, step: int, what: str) -> UserError:
-        _, rows_B = self.source.places(step - 1, slice(None))
-        shown = ", ".join(map(str, rows_B[:64]))
-        more = f" and {len(rows_B) - 64} more" if len(rows_B) > 64 else ""
-        kept = self.checkpoints.latest_step()
-        safe = "nothing was saved yet" if kept is None else f"step {kept} is saved"
-        return UserError(
-            f"{what} at step {step}, on rows {shown}{more} (encoderjax.preview "
-            f"--step={step - 1} shows them); {safe}. Try a lower "
-            "optimizer.learning_rate, more optimizer.warmup_steps, a smaller "
-            "optimizer.clip_norm or precision='float32', or go on from the checkpoint "
-            "with another data order in a new workdir (init_from, seed)"
-        )
-
-    def _log(self, step: int, values: dict[str, float], clock: Clock) -> None:
-        config = self.experiment.config
-        line = values | clock.speeds()
-        if self.writer is not None and (
-            step % config.log_every == 0 or step == config.steps
-        ):
-            self.writer.write(step, "train", line)
-        left = (config.steps - step) * clock.seconds_per_step
-        self.progress.update(step, line, left)
-
-    def _evaluates(self, step: int) -> bool:
-        config = self.experiment.config
-        every, at_start = config.eval.every, config.eval.at_start
-        if step == 0:
-            return config.init_from is not None if at_start is None else at_start
-        return step == config.steps or bool(every and step % every == 0)
-
-    def evaluate_if_due(self, state: TrainState, step: int) -> dict[str, float]:
-        """Measures the held-out rows where that is due and not yet written.
-
-        Returns the metrics of the run's own corpus.
-        """
-        if not self._evaluates(step):
-            return {}
-        measured = {
-            split: self._measured(split, source, state, step)
-            for split, source in self.held_out.items()
-        }
-        return measured.get(VALIDATION, {})
-
-    def _measured(
-        self, split: str, source: BatchSource, state: TrainState, step: int
-    ) -> dict[str, float]:
-        metrics = self.writer.written(step, split) if self.writer else None
-        if metrics is None or jax.process_count() > 1:
-            rows = self.experiment.config.eval.batches * source.batch_size
-            metrics = held_out_metrics(
-                self.experiment, source, self.eval_step, state.params, self.mesh, rows
-            )
-            if self.writer is not None:
-                self.writer.write(step, split, metrics)
-        corpus = split.partition("/")[2]
-        self.progress.say(held_out_line(step, metrics, corpus))
-        return metrics
-
-    def before_and_after(self) -> str:
-        """Returns a table of what training changed, where it was measured before."""
-        if self.writer is None:
-            return ""
-        own, steps = self.experiment.corpus.folder.name, self.experiment.config.steps
-        measured = {}
-        for split in self.held_out:
-            both = [self.writer.written(step, split) for step in (0, steps)]
-            if None not in both:
-                measured[split.partition("/")[2] or own] = both
-        return before_and_after(measured) if measured else ""
-
-    def close(self) -> None:
-        """Ends what runs in the background."""
-        self.progress.close()
-        if self.writer is not None:
-            self.writer.close()
-        self.checkpoints.close()
-
-
-def _flops_per_step(experiment: Experiment) -> float:
-    slots = (getattr(o, "max_predictions", None) or 0 for o in experiment.objectives)
-    return experiment.batch_size * train_flops_per_row(
-        experiment.encoder, experiment.config.data.length, max(slots)
+def _program(stage: Stage, mesh: Mesh, shardings: TrainState) -> Program:
+    """Returns a stage with its steps, which are compiled when they are first run."""
+    config, phase = stage.experiment.config, stage.phase
+    pretrainer = stage.experiment.pretrainer()
+    optimizer, schedule = make_optimizer(
+        config.optimizer, phase.config.steps, phase.schedule_first
     )
+    train_step = make_train_step(
+        pretrainer,
+        optimizer,
+        schedule,
+        mesh=mesh,
+        shardings=shardings,
+        microbatches=config.optimizer.microbatches,
+        seed=config.seed,
+    )
+    eval_step = make_eval_step(
+        pretrainer, mesh=mesh, shardings=shardings.params, frozen=shardings.frozen
+    )
+    return Program(stage, train_step, eval_step)
+
+
+def _with_unsaved(
+    state: TrainState, pretrainer, shardings: TrainState, rows: int, frozen: Any
+) -> TrainState:
+    """Returns a restored state with what no checkpoint holds.
+
+    A carry that was not saved begins anew; what is frozen comes from its own folder.
+    """
+    carry = state.carry
+    if jax.tree.leaves(shardings.carry) and not jax.tree.leaves(carry):
+        make = lambda: pretrainer.init_carry(rows)
+        carry = jax.jit(make, out_shardings=shardings.carry)()
+    frozen = jax.device_put(frozen, shardings.frozen)
+    return dataclasses.replace(state, carry=carry, frozen=frozen)
 
 
 def _check_batch(config: RunConfig, mesh: Mesh, batch_size: int) -> None:
@@ -342,10 +228,14 @@ def _write_workdir(workdir: Path, experiment: Experiment) -> None:
 
 
 def _opening_lines(
-    experiment: Experiment, mesh: Mesh, state: TrainState, workdir: Path, first: int
+    experiment: Experiment,
+    stages: Sequence[Stage],
+    mesh: Mesh,
+    state: TrainState,
+    workdir: Path,
+    first: int,
 ) -> str:
     count = sum(np.prod(leaf.shape) for leaf in jax.tree.leaves(state.params))
-    train = experiment.corpus.split("train")
     config, encoder = experiment.config, experiment.encoder
     model = config.model
     size = model.size or f"{encoder.num_layers}x{encoder.width}"
@@ -355,16 +245,27 @@ def _opening_lines(
     lines = [
         f"model    {model.family} {size}, {int(count):,} parameters, vocabulary "
         f"{encoder.vocab_size:,}; objectives {', '.join(names)}",
-        f"corpus   {experiment.corpus.folder}: {train.num_documents:,} documents, "
-        f"{train.num_tokens:,} tokens; {experiment.train_index.num_rows:,} rows of "
-        f"{config.data.length} in {config.data.dupe_factor} cuts",
+        *(_stage_line(stage) for stage in stages),
         f"devices  {jax.device_count()} {device.device_kind} ({axes or 'one'}), "
-        f"{experiment.pretrainer().model.dtype}; {experiment.batch_size:,} rows a step",
+        f"{experiment.pretrainer().model.dtype}",
         f"workdir  {workdir}",
     ]
     if first:
         lines.append(f"resuming after step {first:,} of {config.steps:,}")
     return "\n".join(lines)
+
+
+def _stage_line(stage: Stage) -> str:
+    experiment, phase = stage.experiment, stage.phase
+    data, train = experiment.config.data, experiment.corpus.split("train")
+    index, cuts = experiment.train_index, len(experiment.train_index.passes)
+    steps = f"{phase.name}, steps {phase.first + 1:,} to {phase.last:,}: "
+    return (
+        f"corpus   {steps if phase.name else ''}{experiment.corpus.folder}: "
+        f"{train.num_documents:,} documents, {train.num_tokens:,} tokens; "
+        f"{index.num_rows:,} rows of {data.length} ({data.form}) in {cuts} "
+        f"cut{'s' if cuts > 1 else ''}, {experiment.batch_size:,} a step"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

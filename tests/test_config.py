@@ -1,6 +1,4 @@
 import dataclasses
-import importlib
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +12,6 @@ from encoderjax.config import (
 )
 from encoderjax.errors import UserError
 
-CONFIGS = sorted(Path("configs").glob("*.py"))
 TINY = "configs/bert_tiny.py"
 
 
@@ -22,27 +19,6 @@ def parse(*arguments):
     parser = Parser(command="train", description="", examples=())
     add_config_flag(parser)
     return parse_with_config(parser, [f"--config={TINY}", *arguments])[1]
-
-
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_every_recipe_has_a_tiny_variant_and_a_command(path):
-    full, tiny = load_config(str(path)), load_config(f"{path}:tiny")
-    assert tiny.data.corpus == "demo"
-    assert tiny.steps < full.steps
-    # The header of a recipe says how to run it.
-    spec = importlib.util.spec_from_file_location("recipe", path)
-    recipe = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(recipe)
-    assert f"--config={path}" in recipe.__doc__
-
-
-def test_recipes_return_locked_dicts():
-    spec = importlib.util.spec_from_file_location("recipe", TINY)
-    recipe = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(recipe)
-    config = recipe.get_config("full")
-    with pytest.raises(AttributeError):
-        config.stepz = 3
 
 
 def test_overrides_take_the_type_of_their_field():

@@ -319,7 +319,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_made(
         (here, {"data__length": 64}, r"data.length=64.*model.max_length=40"),
         (here, {"eval__corpora__b": other}, r"eval.corpora.b=.* another vocabulary"),
         (here, {"eval__corpora__b": whole}, r"eval.corpora.b=.* no held-out documents"),
-        (here, {"eval__corpora__b": "no"}, r"corpus no does not exist"),
+        (here, {"eval__corpora__b": "no"}, r"eval.corpora.b=no does not exist"),
     )
     for folder, changes, expected in cases:
         config = continued(folder, **{"init_from": str(old)} | changes)

@@ -9,8 +9,9 @@ import pytest
 
 PACKAGE = Path("encoderjax")
 # Left never imports right. `data` and `models` stand side by side.
-LAYERS = ("errors", "command", "version", "data", "models", "objectives", "training")
-LAYERS += ("interop", "tasks", "config", "experiment")
+LAYERS = ("errors", "command", "version", "fields", "recipes", "data", "models")
+LAYERS += ("objectives", "training", "interop", "tasks", "config", "experiment")
+LAYERS += ("phases",)
 
 
 def imports(path):

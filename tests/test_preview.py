@@ -1,10 +1,13 @@
+import collections
 import json
 import re
 
 import numpy as np
 import pytest
 
+from encoderjax.config import load_config
 from encoderjax.preview import main, run
+from tests.small_corpus import prepare_small_corpus
 from tests.small_runs import overrides, small_config
 
 
@@ -87,3 +90,51 @@ def test_json_is_one_object(corpus, capsys):
     found = json.loads(capsys.readouterr().out)
     assert set(found) == {"rows", "stats"}
     assert {"text", "ids"} <= set(found["rows"][0])
+
+
+def test_rows_of_a_phase_are_shown_at_its_steps(corpus):
+    from encoderjax.phases import open_stages
+
+    quiet = lambda text: None
+    config = small_config(
+        corpus.folder,
+        phases__long__after=2,
+        phases__long__data__length=64,
+        phases__long__data__batch_size=24,
+    )
+    found = run(config, rows=99, batches=2, step=1, report=quiet)["rows"]
+    expected = []
+    for stage, step in zip(open_stages(config, quiet, None), (1, 2), strict=True):
+        batch = stage.source.batch(step)
+        pairs = zip(batch["ids"], batch["mask"], strict=True)
+        expected += [ids[real].tolist() for ids, real in pairs]
+    assert [row["ids"] for row in found] == expected
+    assert len(expected) == 16 + 24
+    assert max(map(len, expected[:16])) == 32
+    assert max(map(len, expected[16:])) == 64
+
+
+def test_words_of_rows_that_are_read_backwards_are_spelled_forwards(tmp_path):
+    corpus = prepare_small_corpus(tmp_path, tokenizer="unigram/xlnet:60")
+    sizes = {"data.length": 64, "data.batch_size": 4, "data.reuse_length": 32}
+    sizes |= {"model.reuse_length": 32, "objectives.plm.permute_within": 32}
+    sizes |= {"data.corpus": str(corpus.folder)}
+    config = load_config("configs/xlnet_base.py", sizes)
+    found = run(config, rows=40, batches=10, report=lambda text: None)
+    checked = collections.Counter()
+    for row in found["rows"]:
+        marked = {prediction["position"] for prediction in row["predictions"]}
+        places = range(len(row["tokens"]))
+        shown = row["text"].split()
+        words: list[list[int]] = []
+        for place in reversed(places) if row["reversed"] else places:
+            token = row["tokens"][place]
+            if not words or not token.isalpha():  # a word begins, or no word at all
+                words.append([])
+            words[-1].append(place)
+        for word in words[1:-1]:  # the outer ones may be cut
+            tokens = [row["tokens"][place] for place in word]
+            if len(word) > 1 and tokens[0][0] == "▁" and not marked & set(word):
+                assert "".join(tokens)[1:] in shown
+                checked[row["reversed"]] += 1
+    assert min(checked[True], checked[False]) > 20

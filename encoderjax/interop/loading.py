@@ -14,6 +14,7 @@ from encoderjax.data.tokenizers import FILE_NAMES, Tokenizer, load_tokenizer
 from encoderjax.errors import UserError
 from encoderjax.interop import weights
 from encoderjax.interop.huggingface import leaf_shapes, names_of, params_from_hf
+from encoderjax.interop.joint import discriminator_alone, generator_alone, shared_as
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.families import FAMILIES
 from encoderjax.models.heads import (
@@ -28,7 +29,6 @@ from encoderjax.models.stack import weights_of
 PARAMS, PARAMS_INDEX = "params.safetensors", "params.json"
 # Beside Hugging Face's files: what its classes have no place for.
 EXTRA, EXTRA_INDEX = "encoderjax.safetensors", "encoderjax.json"
-_TABLES = ("token_embed", "segment_embed", "position_embed", "embed_norm")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,14 +38,15 @@ class LoadedModel:
     Attributes:
       family: the family, such as `bert`.
       config: sizes and slots of the encoder.
-      params: `encoder` and `heads`, float32 arrays on the host.
+      params: `encoder` and `heads`, float32 arrays on the host; `generator` as well,
+        where there is one, as the two were trained (`part` has one of them whole).
       head_names: the heads that `params` holds, in the order of `HEADS`.
       tokenizer: None where the folder has none.
       source: the folder.
       step: the step of a workdir's checkpoint.
       report: a line for whatever was missing and made anew, or left unused.
       run: the config.json of a workdir.
-      generator: of a model that was trained with one, under `generator` in `params`.
+      generator: of a model that was trained with one.
     """
 
     family: str
@@ -66,20 +67,33 @@ class LoadedModel:
                 raise UserError(
                     f"part='generator': {self.source} was not trained with one"
                 )
-            params = {k: v for k, v in self.params.items() if k != "generator"}
+            params = discriminator_alone(self.params, self.generator)
             return dataclasses.replace(self, params=params, generator=None)
-        params = dict(self.params["generator"])
-        if self.generator.share_embeddings:
-            tables = self.params["encoder"]
-            shared = {name: tables[name] for name in _TABLES if name in tables}
-            params["encoder"] = shared | params["encoder"]
         return dataclasses.replace(
             self,
             config=self.generator.config,
-            params=params,
+            params=generator_alone(self.params, self.generator),
             head_names=("mlm",),
             generator=None,
         )
+
+    def part_with(self, head: str) -> "LoadedModel":
+        """Returns the part that has a head: the generator for `mlm`, if it has it."""
+        if head != "mlm" or head in self.head_names or self.generator is None:
+            return self.part("discriminator")
+        line = (
+            f"{self.source}: tokens are predicted by the generator; the discriminator "
+            "has no mlm head"
+        )
+        return dataclasses.replace(self.part("generator"), report=(*self.report, line))
+
+    def shared_as(self, model: EncoderModel) -> dict:
+        """Returns the parameters, with the tables held as `model` holds them."""
+        wanted = model.with_generator
+        if self.generator is None and wanted is None:
+            return self.params
+        paths = leaf_shapes(model.config, model.head_names, wanted)
+        return shared_as(self.params, self.generator, wanted, paths)
 
     def need_tokenizer(self) -> Tokenizer:
         """Returns the tokenizer, for whom nothing works without."""
@@ -103,10 +117,11 @@ class LoadedModel:
                     f"{self.source} has no head {name!r} (it has: "
                     f"{', '.join(self.head_names) or 'none'})"
                 )
+        alone = discriminator_alone(self.params, self.generator)
         # A bare head has no parameters of its own.
-        heads = self.params.get("heads", {})
+        heads = alone.get("heads", {})
         chosen = {name: heads[name] for name in names if name in heads}
-        params = {"encoder": self.params["encoder"]}
+        params = {"encoder": alone["encoder"]}
         if chosen:
             params["heads"] = chosen
         return EncoderModel(self.config, names), params
@@ -118,12 +133,16 @@ def load(path: str | Path, head: str | None = None) -> tuple[EncoderModel, dict]
     Args:
       path: a workdir, a folder of Hugging Face, or one that `export` wrote.
       head: `mlm`, `nsp`, ...: the head whose `.logits` the outputs then have. Where
-        the folder has none it is made anew, and a line on stderr says so.
+        the folder has none it is made anew, and a line on stderr says so. Of two
+        networks that were trained together, `mlm` is the generator's.
 
     Use it as `model.apply({"params": params}, ids_BL, mask_BL, segments_BL)`.
     """
     heads = () if head is None else (head,)
-    loaded = load_model(path, need_heads=heads)
+    loaded = load_model(path)
+    if head is not None:
+        loaded = loaded.part_with(head)
+    loaded = _complete(loaded, heads, seed=0)
     for line in loaded.report:
         print(line, file=sys.stderr)
     model, params = loaded.with_heads(*heads)

@@ -1,12 +1,15 @@
 """Where a run begins that does not begin with new parameters.
 
-A folder is loaded, what the run lacks is made anew, its vocabulary becomes that of the
-corpus, and a report says which is which.
+A folder is loaded, some of its layers or all are taken, what the run lacks is made
+anew, the vocabulary becomes that of the corpus, and a report says which is which.
 """
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from pathlib import Path
+
+import numpy as np
 
 from encoderjax.data.tokenizers import Tokenizer
 from encoderjax.errors import UserError
@@ -21,6 +24,7 @@ from encoderjax.interop.vocabulary import (
 from encoderjax.interop.weights import leaves_of, tree_of
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.heads import HEADS, EncoderModel, PairHead
+from encoderjax.models.stack import weights_of
 
 # What is chosen for a run and not held by the weights, beside rates and drawing; a
 # pooler is made anew or left.
@@ -33,25 +37,36 @@ class Start:
 
     Attributes:
       loaded: all that the folder holds.
-      config: of its encoder, with a pooler where a head of the run needs one.
+      config: of its encoder, as deep as the run is, and with a pooler where a head of
+        the run needs one.
       change: how its vocabulary becomes that of the corpus.
+      layers: which of its layers become those of the run, in this order; None = all,
+        and no other part of the encoder may be left behind.
     """
 
     loaded: LoadedModel
     config: EncoderConfig
     change: Change
+    layers: tuple[int, ...] | None = None
 
     @classmethod
     def open(
-        cls, folder: str, head_names: tuple[str, ...], change: Change = "same"
+        cls,
+        folder: str,
+        head_names: tuple[str, ...],
+        change: Change = "same",
+        layers: tuple[int, ...] | None = None,
     ) -> "Start":
-        """Loads the folder, for a run with these heads."""
+        """Loads the folder, for a run with these heads and some of its layers."""
         loaded = load_model(_existing(folder))
         config = loaded.config
+        if layers is not None:
+            _check_layers(layers, loaded)
+            config = dataclasses.replace(config, num_layers=len(layers))
         pairs = any(HEADS[name] is PairHead for name in head_names)
         if pairs and config.pair_head == "pooled":
             config = dataclasses.replace(config, pooler=True)
-        return cls(loaded, config, change)
+        return cls(loaded, config, change, layers)
 
     def check(self, encoder: EncoderConfig, tokenizer: Tokenizer, corpus: Path) -> None:
         """Refuses a vocabulary or an encoder that the weights do not fit."""
@@ -66,6 +81,14 @@ class Start:
         longer = dataclasses.replace(self.config, max_length=encoder.max_length)
         if leaf_shapes(longer, ()) == leaf_shapes(self.config, ()):
             free.add("max_length")  # there is no table of positions
+        if self.layers is not None:
+            if encoder.num_layers != len(self.layers):
+                raise UserError(
+                    f"model.num_layers={encoder.num_layers} does not fit init_layers="
+                    f"{self.layers}, which names {len(self.layers)}; name as many"
+                )
+            if encoder.num_segments == 0:
+                free.add("num_segments")  # the table is left behind
         ours = dataclasses.asdict(encoder)
         for name, value in dataclasses.asdict(self.config).items():
             if name in free or name.endswith("rate") or name.startswith("init"):
@@ -88,7 +111,9 @@ class Start:
         """
         shapes = leaf_shapes(model.config, model.head_names, model.with_generator)
         sizes = {path: math.prod(shape) for path, shape in shapes.items()}
-        leaves = leaves_of(self.loaded.params)
+        leaves = leaves_of(self.loaded.shared_as(model))
+        if self.layers is not None:
+            leaves |= _layers_of(leaves, self.loaded.config, self.layers)
         missing = sorted(set(shapes) - set(leaves))
         left = sorted(set(leaves) - set(shapes))
         num_loaded = sum(sizes[path] for path in shapes if path in leaves)
@@ -98,6 +123,10 @@ class Start:
         lines += [
             f"{part} is there and not used by this run" for part in parts_of(left)
         ]
+        if self.layers is not None:
+            chosen = ", ".join(map(str, self.layers))
+            all_layers = self.loaded.config.num_layers
+            lines = [f"encoder/layers are {chosen} of its {all_layers}", *lines]
         if self.change != "same":
             plan = plan_rows(
                 self.change,
@@ -143,3 +172,49 @@ def _existing(folder: str) -> str:
             "another folder: a workdir, an export or one of Hugging Face's"
         )
     return folder
+
+
+def _check_layers(layers: tuple[int, ...], loaded: LoadedModel) -> None:
+    """Refuses layers that are not there, or that mean nothing in another place."""
+    c, named = loaded.config, f"init_layers={layers}"
+    source = f"init_from={loaded.source}"
+    if not layers:
+        raise UserError(
+            f"{named} names no layer; name some of 0 to {c.num_layers - 1}, or None "
+            "for all"
+        )
+    if min(layers) < 0 or max(layers) >= c.num_layers:
+        raise UserError(
+            f"{named}: the layers of {source} are 0 to {c.num_layers - 1}; name those"
+        )
+    if c.sharing != "none" or c.inner_layers > 1:
+        raise UserError(
+            f"{named}: the layers of {source} share their weights (model.sharing="
+            f"{c.sharing!r}, model.inner_layers={c.inner_layers}), so none stands by "
+            "itself; leave it out"
+        )
+    if not all(c.sees_all(block) for block in range(c.num_blocks)):
+        raise UserError(
+            f"{named}: which layers of {source} look through a window goes by their "
+            f"number (model.global_every={c.global_every}), so in another place they "
+            "would see what they were not trained to; leave it out"
+        )
+    unlike = c.conv_width or not c.first_norm
+    if unlike and (layers[0] != 0 or 0 in layers[1:]):
+        what = "a convolution" if c.conv_width else "no norm of its input"
+        raise UserError(
+            f"{named}: layer 0 of {source} alone has {what}, so it must be the first "
+            "and no other; begin with 0"
+        )
+
+
+def _layers_of(
+    leaves: Mapping[str, np.ndarray], config: EncoderConfig, layers: tuple[int, ...]
+) -> dict[str, np.ndarray]:
+    """Returns the stacks of the encoder's layers, with just these in them."""
+    stacks = {}
+    for path, leaf in leaves.items():
+        if path.startswith("encoder/layers/"):
+            entries = weights_of(config, path.split("/")[2])[list(layers)]
+            stacks[path] = leaf[entries[entries >= 0]]  # layer 0 may have no norm
+    return stacks

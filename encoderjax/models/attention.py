@@ -17,7 +17,8 @@ from encoderjax.models.dropout import DropoutKey, drop
 from encoderjax.models.layers import ATTENTION_SITE, Table
 from encoderjax.models.relative import distances, query_scores
 
-Rotation = tuple[jax.Array, jax.Array]  # cosines and sines, [L, K / 2]
+# Cosines and sines, [L, K / 2]; [B, L, K / 2] where positions differ by row.
+Rotation = tuple[jax.Array, jax.Array]
 
 
 @struct.dataclass
@@ -27,7 +28,11 @@ class Context:
     Attributes:
       mask_BM: which keys are real; None = all.
       visible: bool, broadcasts against [B, H, L, M]: which key a query may look at,
-        `mask_BM` included; None = all.
+        `mask_BM` and `documents_BM` included; None = all.
+      documents_BM: int32, the document of each key, of which only its own queries see
+        it; None = rows hold one each.
+      reach: bool like `visible`, what a query that may look at nothing takes the mean
+        of, where it does; None = all.
       places_BP: where the queries are, if they are chosen ones.
       rotations: of layers that see everything, and of local ones.
       table: by distance or by bucket of distances, for relative positions.
@@ -37,6 +42,8 @@ class Context:
 
     mask_BM: jax.Array | None = None
     visible: jax.Array | None = None
+    documents_BM: jax.Array | None = None
+    reach: jax.Array | None = None
     places_BP: jax.Array | None = None
     rotations: tuple[Rotation, Rotation] | None = None
     table: jax.Array | None = None
@@ -53,14 +60,15 @@ def attend(
     scale: float | None = None,
     bias_BHLM: jax.Array | None = None,
     blind: Literal["zero", "mean"] = "zero",
+    reach: jax.Array | None = None,
     dropout_rate: float = 0.0,
     dropout: DropoutKey | None = None,
 ) -> jax.Array:
     """Returns softmax(scale q k + bias) v as [B, L, H, K].
 
     `visible` is boolean and broadcasts against [B, H, L, M]; True = may look. A
-    query that may look at nothing gets 0, or the mean of all values if `blind` says so;
-    never a NaN. `scale` is 1 / sqrt(K) unless given.
+    query that may look at nothing gets 0, or the mean of all values (of those in
+    `reach`) if `blind` says so; never a NaN. `scale` is 1 / sqrt(K) unless given.
     """
     if scale is None:
         scale = float(q_BLHK.shape[-1] ** -0.5)
@@ -69,7 +77,7 @@ def attend(
     )
     if bias_BHLM is not None:
         scores_BHLM += bias_BHLM
-    weights_BHLM = _softmax(scores_BHLM, visible, blind).astype(v_BMHK.dtype)
+    weights_BHLM = _softmax(scores_BHLM, visible, blind, reach).astype(v_BMHK.dtype)
     weights_BHLM = drop(weights_BHLM, dropout_rate, dropout, ATTENTION_SITE)
     return jnp.einsum("bhlm,bmhk->blhk", weights_BHLM, v_BMHK)
 
@@ -80,6 +88,7 @@ def attend_locally(
     v_BLHK: jax.Array,
     *,
     mask_BL: jax.Array | None,
+    documents_BL: jax.Array | None = None,
     window: int,
     dropout_rate: float = 0.0,
     dropout: DropoutKey | None = None,
@@ -95,6 +104,8 @@ def attend_locally(
         visible = jnp.asarray(np.abs(place[:, None] - place) <= half)[None, None]
         if mask_BL is not None:
             visible = visible & mask_BL[:, None, None, :]
+        if documents_BL is not None:
+            visible = visible & same_document(documents_BL)
         return attend(
             q_BLHK,
             k_BLHK,
@@ -106,13 +117,14 @@ def attend_locally(
     size = 2 * half  # queries of a block
     blocks = -(-length // size)
     real_BL = jnp.ones(q_BLHK.shape[:2], bool) if mask_BL is None else mask_BL
-    q_BWCHK = _padded(q_BLHK, 0, blocks * size - length).reshape(
-        q_BLHK.shape[0], blocks, size, *q_BLHK.shape[2:]
+    in_blocks = lambda x: _padded(x, 0, blocks * size - length).reshape(
+        x.shape[0], blocks, size, *x.shape[2:]
     )
-    k_BWTHK, v_BWTHK, real_BWT = (
-        _overlapping(_padded(x, half, (blocks + 1) * size - length - half), half)
-        for x in (k_BLHK, v_BLHK, real_BL)
+    with_neighbours = lambda x: _overlapping(
+        _padded(x, half, (blocks + 1) * size - length - half), half
     )
+    q_BWCHK = in_blocks(q_BLHK)
+    k_BWTHK, v_BWTHK, real_BWT = map(with_neighbours, (k_BLHK, v_BLHK, real_BL))
     offset = np.arange(2 * size) - half - np.arange(size)[:, None]  # key - query
     near_CT = jnp.asarray(np.abs(offset) <= half)
     scores = jnp.einsum(
@@ -122,19 +134,32 @@ def attend_locally(
         preferred_element_type=jnp.float32,
     )
     visible = near_CT & real_BWT[:, :, None, None, :]
+    if documents_BL is not None:
+        own_BWC, theirs_BWT = in_blocks(documents_BL), with_neighbours(documents_BL)
+        visible &= (own_BWC[:, :, :, None] == theirs_BWT[:, :, None, :])[:, :, None]
     weights = _softmax(scores, visible).astype(v_BLHK.dtype)
     weights = drop(weights, dropout_rate, dropout, ATTENTION_SITE)
     mixed = jnp.einsum("bwhct,bwthk->bwchk", weights, v_BWTHK)
     return mixed.reshape(q_BLHK.shape[0], -1, *q_BLHK.shape[2:])[:, :length]
 
 
+def same_document(documents_BL: jax.Array) -> jax.Array:
+    """Returns whether two places hold the same document, [B, 1, L, L]."""
+    return documents_BL[:, None, :, None] == documents_BL[:, None, None, :]
+
+
 def _softmax(
-    scores: jax.Array, visible: jax.Array | None, blind: str = "zero"
+    scores: jax.Array,
+    visible: jax.Array | None,
+    blind: str = "zero",
+    reach: jax.Array | None = None,
 ) -> jax.Array:
     """Returns weights over the visible keys, which are the last axis."""
     if visible is None:
         return jax.nn.softmax(scores, axis=-1)
     scores = jnp.where(visible, scores, jnp.finfo(scores.dtype).min)
+    if reach is not None:
+        scores = jnp.where(reach, scores, -jnp.inf)
     weights = jax.nn.softmax(scores, axis=-1)
     # Where nothing is visible all scores, and so all weights, are alike.
     return weights if blind == "mean" else jnp.where(visible, weights, 0.0)
@@ -162,16 +187,25 @@ def frequencies(width: int, theta: float) -> np.ndarray:
     return np.float32(1.0) / power
 
 
-def rotation(length: int, head_width: int, theta: float) -> Rotation:
-    """Returns the cosines and sines of positions 0, 1, ..."""
+def rotation(
+    length: int, head_width: int, theta: float, positions_BL: jax.Array | None = None
+) -> Rotation:
+    """Returns the cosines and sines of positions 0, 1, ..., or of those given.
+
+    Positions are below `length`.
+    """
     frequency = frequencies(head_width, theta)
     angle = np.arange(length, dtype=np.float32)[:, None] * frequency
-    return jnp.asarray(np.cos(angle)), jnp.asarray(np.sin(angle))
+    cosine, sine = jnp.asarray(np.cos(angle)), jnp.asarray(np.sin(angle))
+    if positions_BL is None:
+        return cosine, sine
+    at_positions = lambda table: jnp.take(table, positions_BL, axis=0)
+    return at_positions(cosine), at_positions(sine)
 
 
 def rotate(x_BLHK: jax.Array, by: Rotation) -> jax.Array:
     """Turns column i and column i + K / 2 of each head by the angle of their place."""
-    cosine, sine = (table[:, None, :] for table in by)
+    cosine, sine = (table[..., None, :] for table in by)
     first, second = jnp.split(x_BLHK.astype(jnp.float32), 2, axis=-1)
     turned = (first * cosine - second * sine, second * cosine + first * sine)
     return jnp.concatenate(turned, axis=-1).astype(x_BLHK.dtype)
@@ -236,6 +270,7 @@ class Attention(nn.Module):
                 k_BMHK,
                 v_BMHK,
                 mask_BL=context.mask_BM,
+                documents_BL=context.documents_BM,
                 window=c.window,
                 dropout_rate=rate,
                 dropout=dropout,

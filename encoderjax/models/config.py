@@ -38,6 +38,10 @@ class EncoderConfig:
       inner_layers: how often a layer repeats itself with weights of its own.
       window: how many keys a local layer sees, half of them on each side; None = all.
       global_every: layers 0, n, 2n, ... see all keys in spite of `window`.
+      dropout_rate: of the embeddings and of what each block adds to the states.
+      attention_dropout_rate, inner_dropout_rate: of the weights of attention, and
+        inside the feed-forward block.
+      attention_out_dropout_rate: of what attention adds; None = `dropout_rate`.
 
       positions: how order is told:
         learned        a table of absolute positions, added to the embeddings (BERT);
@@ -46,7 +50,8 @@ class EncoderConfig:
         disentangled   content-position and position-content scores (DeBERTa);
         two_stream     Transformer-XL's scores by distance, segments too (XLNet).
       position_pad_id: positions count the tokens other than this one, and begin one
-        above it (RoBERTa: 1, so from 2); None = every place counts, from 0.
+        above it (RoBERTa: 1, so from 2); None = every place counts, from 0. Its rows
+        of both tables start at 0.
       rope_theta, local_rope_theta: the bases of the rotation, by kind of layer.
 
       position_terms, position_buckets, max_distance: DeBERTa's score terms; logarithmic
@@ -74,6 +79,8 @@ class EncoderConfig:
       boundary_slots: how far into a span the boundary objective predicts.
       pooler: whether there is a dense tanh layer over the `summary` token.
       init: a normal distribution, cut off at two standard deviations or not.
+      init_projection: of the tables' projection and the detection head's scores: as
+        everything else, or Glorot's uniform (ELECTRA: what TensorFlow does untold).
       scaled_out_init: whether what adds to the states starts smaller, by the square
         root of how often that happens (Megatron, ModernBERT).
     """
@@ -103,6 +110,7 @@ class EncoderConfig:
     dropout_rate: float = 0.1
     attention_dropout_rate: float = 0.1
     inner_dropout_rate: float = 0.0
+    attention_out_dropout_rate: float | None = None
 
     positions: Literal[
         "learned", "rope", "relative_key", "disentangled", "two_stream"
@@ -136,6 +144,7 @@ class EncoderConfig:
     summary: Literal["first", "last"] = "first"
     init: Literal["truncated_normal", "normal"] = "truncated_normal"
     init_std: float = 0.02
+    init_projection: Literal["same", "glorot"] = "same"
     scaled_out_init: bool = False
 
     def __post_init__(self):
@@ -166,7 +175,10 @@ class EncoderConfig:
                 raise UserError(
                     f"model.{name}={getattr(self, name)} must be at least 1, or None"
                 )
-        for name in _RATES.split():
+        rates = _RATES.split()
+        if self.attention_out_dropout_rate is not None:
+            rates.append("attention_out_dropout_rate")
+        for name in rates:
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise UserError(f"model.{name}={getattr(self, name)} must be in [0, 1)")
 
@@ -260,10 +272,23 @@ class EncoderConfig:
         depth = 2 * self.num_blocks if self.scaled_out_init else 1
         return self._initializer(self.init_std * depth**-0.5)
 
+    @property
+    def projection_initializer(self) -> jax.nn.initializers.Initializer:
+        """What the tables' projection and the detection scores are drawn from."""
+        if self.init_projection == "glorot":
+            return jax.nn.initializers.glorot_uniform()
+        return self.initializer
+
     def _initializer(self, std: float) -> jax.nn.initializers.Initializer:
         if self.init == "normal":
             return jax.nn.initializers.normal(std)
         return jax.nn.initializers.truncated_normal(std)
+
+    @property
+    def attention_out_rate(self) -> float:
+        """At which rate what attention adds to the states is dropped."""
+        rate = self.attention_out_dropout_rate
+        return self.dropout_rate if rate is None else rate
 
     @property
     def head_width(self) -> int:

@@ -6,7 +6,7 @@ over sqrt(3 K). Position means distance, looked up in one table that all layers 
 positions instead, which is the softmax of content to content plus position to position.
 
 Shapes: B batch, L queries, M keys, S rows of the table, R distances, H heads, K columns
-of a head, D width.
+of a head, D width, X places that a convolution reads.
 """
 
 from typing import Any
@@ -145,18 +145,37 @@ class Convolution(nn.Module):
         x_BLD: jax.Array,
         mask_BL: jax.Array | None,
         dropout: DropoutKey | None,
+        documents_BL: jax.Array | None = None,
     ) -> jax.Array:
-        """Returns [B, L, D]."""
+        """Returns [B, L, D]; neighbours are those of the same document."""
         c = self.config
         if mask_BL is not None:  # padding must not reach its neighbours
             embedded_BLD = embedded_BLD * mask_BL[:, :, None]
         conv = nn.Conv(
             c.width,
             (c.conv_width,),
+            padding="SAME" if documents_BL is None else "VALID",
             dtype=self.dtype,
             kernel_init=c.initializer,
             name="conv",
         )
-        y_BLD = drop(conv(embedded_BLD), c.dropout_rate, dropout, CONV_SITE)
+        if documents_BL is None:
+            y_BLD = conv(embedded_BLD)
+        else:
+            y_BLD = conv(_neighbours(embedded_BLD, documents_BL, c.conv_width))[:, :, 0]
+        y_BLD = drop(y_BLD, c.dropout_rate, dropout, CONV_SITE)
         y_BLD = ACTIVATIONS[c.conv_activation](y_BLD)
         return norm(c, self.dtype, name="norm")(x_BLD + y_BLD)
+
+
+def _neighbours(x_BLD: jax.Array, documents_BL: jax.Array, width: int) -> jax.Array:
+    """Returns each place with those around it, 0 for other documents' and none.
+
+    [B, L, width, D]: what a convolution without padding makes one state of.
+    """
+    half, length = width // 2, documents_BL.shape[1]
+    x_BMD = jnp.pad(x_BLD, ((0, 0), (half, half), (0, 0)))
+    documents_BM = jnp.pad(documents_BL, ((0, 0), (half, half)))
+    around = lambda x: jnp.stack([x[:, i : i + length] for i in range(width)], axis=2)
+    same_BLX = around(documents_BM) == documents_BL[:, :, None]
+    return around(x_BMD) * same_BLX[..., None]

@@ -63,18 +63,36 @@ def drop(x: jax.Array, rate: float, dropout: DropoutKey | None, site: int) -> ja
     """
     if dropout is None or rate == 0.0:
         return x
-    rows_B = mix(dropout.rows_B ^ dropout.fold(site).key)
-    lines = rows_B.reshape(-1, *(1,) * (x.ndim - 2))
-    for dim in range(1, x.ndim - 1):
-        index = jax.lax.broadcasted_iota(jnp.uint32, (1, *x.shape[1:-1]), dim)
+    return _drop(x, _lines(dropout, x.shape, site), rate)
+
+
+def gumbel(key: DropoutKey, shape: tuple[int, ...], site: int = 0) -> jax.Array:
+    """Returns noise [B, ..., C]: the largest of scores + noise is a softmax's draw."""
+    bits = _bits(_lines(key, shape, site), shape)
+    # Fine steps near 0, where the noise is large; 1 itself would be no noise at all.
+    uniform = bits.astype(jnp.float32) * 2.0**-32 + 2.0**-33
+    uniform = jnp.minimum(uniform, 1.0 - 2.0**-24)
+    return -jnp.log(-jnp.log1p(-uniform))
+
+
+def _lines(key: DropoutKey, shape: tuple[int, ...], site: int) -> jax.Array:
+    """Returns a hash of everything but the column, [B, ...]."""
+    rows_B = mix(key.rows_B ^ key.fold(site).key)
+    lines = rows_B.reshape(-1, *(1,) * (len(shape) - 2))
+    for dim in range(1, len(shape) - 1):
+        index = jax.lax.broadcasted_iota(jnp.uint32, (1, *shape[1:-1]), dim)
         lines = mix(lines + (index + 1) * np.uint32(_GOLDEN))
-    return _drop(x, lines, rate)
+    return lines
+
+
+def _bits(lines: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    column = jax.lax.broadcasted_iota(jnp.uint32, shape, len(shape) - 1)
+    return mix(lines[..., None] ^ (column * np.uint32(_COLUMN_STEP)))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _drop(x: jax.Array, lines: jax.Array, rate: float) -> jax.Array:
-    column = jax.lax.broadcasted_iota(jnp.uint32, x.shape, x.ndim - 1)
-    bits = mix(lines[..., None] ^ (column * np.uint32(_COLUMN_STEP)))
+    bits = _bits(lines, x.shape)
     dropped = bits < np.uint32(round(rate * 2**32))
     return jnp.where(dropped, jnp.zeros((), x.dtype), x * (1.0 / (1.0 - rate)))
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from encoderjax.errors import UserError
-from encoderjax.models.attention import Context, rotation
+from encoderjax.models.attention import Context, rotation, same_document
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.disentangled import Convolution, table_span
 from encoderjax.models.dropout import DropoutKey, drop
@@ -24,7 +24,6 @@ from encoderjax.models.layers import (
     EMBED_SITE,
     OUT_SITE,
     QUERY_SITE,
-    TABLE_SITE,
     Table,
     dense,
     norm,
@@ -34,7 +33,6 @@ from encoderjax.models.stack import Stack, apply_block, init_stack
 from encoderjax.models.two_stream import (
     Streams,
     next_memory,
-    sinusoids,
     stream_contexts,
     with_memory,
 )
@@ -73,6 +71,7 @@ class Decoding:
     source_BLD: jax.Array
     context: Context
     dropout: DropoutKey | None
+    positions_BL: jax.Array | None = None
 
 
 class Encoder(nn.Module):
@@ -84,14 +83,17 @@ class Encoder(nn.Module):
     def setup(self):
         """Makes the tables here, which heads and other encoders use as well."""
         c = self.config
-        self.token_embed = Table(c, c.vocab_size, c.table_width, split="model")
+        pad_id = c.position_pad_id
+        self.token_embed = Table(
+            c, c.vocab_size, c.table_width, split="model", zero_row=pad_id
+        )
         if c.num_segments and c.positions != "two_stream":
             self.segment_embed = Table(c, c.num_segments, c.table_width)
         if c.embed_norm:
             self.embed_norm = norm(c, self.dtype)
         if self._has_position_table:
             rows = c.max_length + self._first_position
-            self.position_embed = Table(c, rows, c.table_width)
+            self.position_embed = Table(c, rows, c.table_width, zero_row=pad_id)
 
     @property
     def _first_position(self) -> int:
@@ -124,6 +126,8 @@ class Encoder(nn.Module):
         dropout: DropoutKey | None = None,
         streams: Streams | None = None,
         embedded_BLE: jax.Array | None = None,
+        documents_BL: jax.Array | None = None,
+        positions_BL: jax.Array | None = None,
     ) -> Outputs:
         """Encodes `ids_BL`.
 
@@ -135,21 +139,31 @@ class Encoder(nn.Module):
           dropout: the key of the masks; without one nothing is dropped.
           streams: the second stream, order and memory of `positions="two_stream"`.
           embedded_BLE: the embeddings, where another encoder's tables are shared.
+          documents_BL: int32 [B, L], for rows of several documents, each in one piece:
+            1, 2, ..., and 0 for padding. Tokens see their own document only.
+          positions_BL: int32 [B, L], from 0 in each document, for what tells absolute
+            positions; the places in the row when left out.
         """
         c = self.config
         self._check_length(ids_BL.shape[1])
         mask_BL = None if mask_BL is None else mask_BL.astype(bool)
+        if documents_BL is not None:
+            real_BL = documents_BL > 0
+            mask_BL = real_BL if mask_BL is None else mask_BL & real_BL
         if segments_BL is None:
             segments_BL = jnp.zeros_like(ids_BL)
         outside = dropout.fold(c.num_blocks) if dropout is not None else None
         if embedded_BLE is None:
-            embedded_BLE = self.embed(ids_BL, segments_BL, dropout)
+            embedded_BLE = self.embed(ids_BL, segments_BL, dropout, positions_BL)
         x_BLD = embedded_BLE
         if c.embed_width is not None:
-            x_BLD = dense(c, self.dtype, c.width, name="embed_project")(x_BLD)
+            start = c.projection_initializer
+            x_BLD = dense(
+                c, self.dtype, c.width, kernel_init=start, name="embed_project"
+            )(x_BLD)
 
         content, query, memory_N = self._contexts(
-            mask_BL, segments_BL, streams, outside
+            mask_BL, segments_BL, streams, outside, documents_BL, positions_BL
         )
         first = None if memory_N is None else with_memory(x_BLD, memory_N[0])
         params = self.param(
@@ -159,7 +173,9 @@ class Encoder(nn.Module):
         convolve = None
         if c.conv_width:
             convolution = Convolution(c, self.dtype, name="conv")
-            convolve = lambda y_BLD: convolution(x_BLD, y_BLD, mask_BL, dropout)
+            convolve = lambda y_BLD: convolution(
+                x_BLD, y_BLD, mask_BL, dropout, documents_BL
+            )
 
         of_queries = dropout.fold(_QUERIES) if dropout is not None else None
 
@@ -205,55 +221,84 @@ class Encoder(nn.Module):
             layers=every_NBLD,
             query=g_BPD,
             memory=next_NBMD,
-            decoding=self._decoding(last_BLD, before_BLD, content, dropout),
+            decoding=self._decoding(
+                last_BLD, before_BLD, content, dropout, positions_BL
+            ),
         )
 
     # ---- what goes in ----
 
     def embed(
-        self, ids_BL: jax.Array, segments_BL: jax.Array, dropout: DropoutKey | None
+        self,
+        ids_BL: jax.Array,
+        segments_BL: jax.Array,
+        dropout: DropoutKey | None,
+        positions_BL: jax.Array | None = None,
+        beneath: "Encoder | None" = None,
     ) -> jax.Array:
-        """Returns the embeddings [B, L, E], before they are projected."""
+        """Returns the embeddings [B, L, E], before they are projected.
+
+        The rows of `beneath`, of its tokens and positions, are added as constants.
+        """
         c = self.config
         x_BLE = shard_rows(self.token_embed(ids_BL))
+        if beneath is not None:
+            x_BLE += jax.lax.stop_gradient(shard_rows(beneath.token_embed(ids_BL)))
         if c.num_segments and c.positions != "two_stream":
             # A table of one row, such as RoBERTa's, tells no segments apart.
             one = c.num_segments == 1
             x_BLE += self.segment_embed(0 * segments_BL if one else segments_BL)
         if c.positions == "learned" or c.biased_input:
-            x_BLE += self.position_embed(self._positions(ids_BL))
+            rows_BL = self._positions(ids_BL, positions_BL)
+            x_BLE += self.position_embed(rows_BL)
+            if beneath is not None and beneath._has_position_table:
+                x_BLE += jax.lax.stop_gradient(beneath.position_embed(rows_BL))
         x_BLE = shard_rows(x_BLE)
         if c.embed_norm:
             x_BLE = self.embed_norm(x_BLE)
         outside = dropout.fold(c.num_blocks) if dropout is not None else None
         return drop(x_BLE.astype(self.dtype), c.dropout_rate, outside, EMBED_SITE)
 
-    def _positions(self, ids_BL: jax.Array) -> jax.Array:
+    def _positions(
+        self, ids_BL: jax.Array, positions_BL: jax.Array | None
+    ) -> jax.Array:
         """Returns the row of the position table for each place, [L] or [B, L]."""
         pad_id = self.config.position_pad_id
         if pad_id is None:
-            return jnp.arange(ids_BL.shape[1])
+            return jnp.arange(ids_BL.shape[1]) if positions_BL is None else positions_BL
+        if positions_BL is not None:
+            rows_BL = positions_BL + self._first_position
+            return jnp.where(ids_BL == pad_id, pad_id, rows_BL)
         counts_BL = (ids_BL != pad_id).astype(jnp.int32)
         return jnp.cumsum(counts_BL, axis=1) * counts_BL + pad_id
 
     # ---- what the layers are told ----
 
     def _contexts(
-        self, mask_BL, segments_BL, streams: Streams | None, dropout: DropoutKey | None
+        self,
+        mask_BL,
+        segments_BL,
+        streams: Streams | None,
+        dropout: DropoutKey | None,
+        documents_BL,
+        positions_BL,
     ) -> tuple[Context, Context | None, jax.Array | None]:
         """Returns what each stream is told, and the memory."""
         c = self.config
         length = segments_BL.shape[1]
         if c.positions == "two_stream":
             streams = Streams() if streams is None else streams
-            return self._stream_contexts(mask_BL, segments_BL, streams, dropout)
+            told = stream_contexts(
+                c, streams, mask_BL, segments_BL, documents_BL, dropout
+            )
+            return *told, streams.memory_NBMD
 
         visible = None if mask_BL is None else mask_BL[:, None, None, :]
         rotations = table = None
         if c.positions == "rope":
             rotations = (
-                rotation(length, c.head_width, c.rope_theta),
-                rotation(length, c.head_width, c.local_rope_theta),
+                rotation(length, c.head_width, c.rope_theta, positions_BL),
+                rotation(length, c.head_width, c.local_rope_theta, positions_BL),
             )
         if c.positions == "disentangled":
             size = 2 * table_span(c)
@@ -263,28 +308,17 @@ class Encoder(nn.Module):
                 table = norm(c, self.dtype, name="distance_norm")(table)
             if mask_BL is not None:  # padding looks at nothing
                 visible = mask_BL[:, None, None, :] & mask_BL[:, None, :, None]
+        if documents_BL is not None:
+            assert visible is not None
+            visible = visible & same_document(documents_BL)
         context = Context(
-            mask_BM=mask_BL, visible=visible, rotations=rotations, table=table
+            mask_BM=mask_BL,
+            visible=visible,
+            documents_BM=documents_BL,
+            rotations=rotations,
+            table=table,
         )
         return context, None, None
-
-    def _stream_contexts(
-        self, mask_BL, segments_BL, streams: Streams, dropout: DropoutKey | None
-    ) -> tuple[Context, Context | None, jax.Array | None]:
-        c = self.config
-        batch, length = segments_BL.shape
-        if c.bidirectional_data and streams.reversed_B is None:
-            reversed_B = jnp.arange(batch) >= (batch + 1) // 2
-            streams = dataclasses.replace(streams, reversed_B=reversed_B)
-        memory = streams.memory_NBMD
-        keys = length + (0 if memory is None else memory.shape[2])
-        table = sinusoids(c, length, keys)
-        table = table[0] if streams.reversed_B is None else table
-        if dropout is not None:
-            shared = dropout.for_all_rows()
-            table = drop(table[None], c.dropout_rate, shared, TABLE_SITE)[0]
-        content, query = stream_contexts(streams, mask_BL, segments_BL, table)
-        return content, (None if query is content else query), memory
 
     def _query_start(
         self, query: Context | None, dropout: DropoutKey | None
@@ -316,7 +350,12 @@ class Encoder(nn.Module):
     # ---- the enhanced mask decoder ----
 
     def _decoding(
-        self, last_BLD, before_BLD, context: Context, dropout: DropoutKey | None
+        self,
+        last_BLD,
+        before_BLD,
+        context: Context,
+        dropout: DropoutKey | None,
+        positions_BL: jax.Array | None,
     ) -> Decoding | None:
         c = self.config
         if not c.mask_decoder_layers:
@@ -330,7 +369,7 @@ class Encoder(nn.Module):
                 "decoder_layers",
                 lambda key: init_stack(c, self.dtype, key, *inputs, blocks=blocks),
             )
-        return Decoding(source_BLD, context, dropout)
+        return Decoding(source_BLD, context, dropout, positions_BL)
 
     def decode(self, decoding: Decoding, places_BP: jax.Array) -> jax.Array:
         """Returns what the mask decoder makes of the places, [B, P, D].
@@ -341,8 +380,11 @@ class Encoder(nn.Module):
         c = self.config
         source_BLD, rows_BP1 = decoding.source_BLD, places_BP[:, :, None]
         x_BPD = jnp.take_along_axis(source_BLD, rows_BP1, axis=1)
-        positions_BP = places_BP + self._first_position
-        x_BPD += self.position_embed(positions_BP).astype(self.dtype)
+        positions_BP = places_BP
+        if decoding.positions_BL is not None:
+            positions_BP = jnp.take_along_axis(decoding.positions_BL, places_BP, axis=1)
+        rows_BP = positions_BP + self._first_position
+        x_BPD += self.position_embed(rows_BP).astype(self.dtype)
         visible = decoding.context.visible
         if visible is not None and visible.shape[2] > 1:
             visible = jnp.take_along_axis(visible, rows_BP1[:, None], axis=2)

@@ -5,7 +5,8 @@ vocabulary.
 """
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
 
 import flax.linen as nn
 import jax
@@ -19,6 +20,11 @@ from encoderjax.models.layers import ACTIVATIONS, Table, dense, norm
 from encoderjax.models.two_stream import Streams
 
 _BOUNDARY_WIDTH = 200  # of SpanBERT's table of places in a span
+_GENERATOR = 1 << 22  # tells the generator's dropout from that of the encoder
+
+Sharing = Literal["all", "disentangled", "none"]
+# What the encoder holds as a difference where the sharing is disentangled.
+SUMMED_TABLES = ("token_embed", "position_embed")
 
 
 def _activate(config: EncoderConfig, x: jax.Array) -> jax.Array:
@@ -80,7 +86,9 @@ class DetectionHead(nn.Module):
         if c.detection_head == "with_cls":
             x_BLD = norm(c, self.dtype, name="norm")(x_BLD + x_BLD[:, :1])
         x_BLD = _activate(c, dense(c, self.dtype, c.width, name="dense")(x_BLD))
-        scores_BL1 = dense(c, self.dtype, 1, name="score")(x_BLD)
+        start = c.projection_initializer
+        score = dense(c, self.dtype, 1, kernel_init=start, name="score")
+        scores_BL1 = score(x_BLD)
         return scores_BL1[:, :, 0].astype(jnp.float32)
 
 
@@ -140,15 +148,22 @@ class Generator:
 
     Attributes:
       config: of its encoder.
-      share_embeddings: whether it reads the first encoder's tables and norm.
+      sharing: `all`: it reads the first encoder's tables and norm (ELECTRA);
+        `disentangled`: it has its own, and the first encoder reads the sum of its
+        token and position tables, as constants, and of differences that start at 0
+        (DeBERTa v3); `none`: both have their own.
     """
 
     config: EncoderConfig
-    share_embeddings: bool = True
+    sharing: Sharing = "all"
 
     def __post_init__(self):
         if isinstance(self.config, dict):
             object.__setattr__(self, "config", EncoderConfig(**self.config))
+        if self.sharing not in get_args(Sharing):
+            raise UserError(
+                f"generator.sharing={self.sharing!r} must be one of {get_args(Sharing)}"
+            )
 
 
 class EncoderModel(nn.Module):
@@ -156,7 +171,8 @@ class EncoderModel(nn.Module):
 
     Called, it returns the encoder's outputs, with `.logits` when it has one head.
     Objectives call the method of their head for just what they need. A generator has
-    the same parameters under `generator/`, without the tables that it shares.
+    the same parameters under `generator/`, without the tables that it reads from the
+    encoder; where the sharing is disentangled, `encoder/` has differences from them.
     """
 
     config: EncoderConfig
@@ -181,6 +197,11 @@ class EncoderModel(nn.Module):
             config = self.with_generator.config
             self.generator = EncoderModel(config, ("mlm",), self.dtype)
 
+    def _shares(self, sharing: Sharing) -> bool:
+        return self.with_generator is not None and (
+            self.with_generator.sharing == sharing
+        )
+
     @property
     def _summarises(self) -> bool:
         return self.config.pooler or self.config.pair_head == "raw_cls"
@@ -194,20 +215,49 @@ class EncoderModel(nn.Module):
         layers: bool = False,
         dropout: DropoutKey | None = None,
         streams: Streams | None = None,
+        documents_BL: jax.Array | None = None,
+        positions_BL: jax.Array | None = None,
     ) -> Outputs:
         """Encodes; see `Encoder`."""
-        outputs = self.encoder(
+        outputs = self.encode(
             ids_BL,
             mask_BL,
             segments_BL,
             layers=layers,
             dropout=dropout,
             streams=streams,
+            documents_BL=documents_BL,
+            positions_BL=positions_BL,
         )
         if len(self.head_names) == 1:
             logits = self._logits(self.head_names[0], outputs)
             outputs = dataclasses.replace(outputs, logits=logits)
         return outputs
+
+    def encode(
+        self,
+        ids_BL: jax.Array,
+        mask_BL: jax.Array | None,
+        segments_BL: jax.Array | None,
+        **told: Any,
+    ) -> Outputs:
+        """Encodes without any head; see `Encoder`."""
+        if self._shares("disentangled"):
+            told["embedded_BLE"] = self.encoder.embed(
+                ids_BL,
+                jnp.zeros_like(ids_BL) if segments_BL is None else segments_BL,
+                told.get("dropout"),
+                told.get("positions_BL"),
+                beneath=self.generator.encoder,
+            )
+        return self.encoder(ids_BL, mask_BL, segments_BL, **told)
+
+    def _token_table(self) -> jax.Array:
+        table_VE = self.encoder.token_embed.embedding
+        if self._shares("disentangled"):
+            beneath_VE = self.generator.encoder.token_embed.embedding
+            table_VE += jax.lax.stop_gradient(beneath_VE)
+        return table_VE
 
     def mlm_logits(
         self,
@@ -230,7 +280,7 @@ class EncoderModel(nn.Module):
         else:
             x_BPD = outputs.hidden if outputs.query is None else outputs.query
         if table_VE is None:
-            table_VE = self.encoder.token_embed.embedding
+            table_VE = self._token_table()
         return self.heads.mlm(x_BPD, table_VE)
 
     def fill(
@@ -246,7 +296,7 @@ class EncoderModel(nn.Module):
         predicts them; else they hold a mask that all may see.
         """
         if self.config.positions != "two_stream":
-            outputs = self.encoder(ids_BL, mask_BL, segments_BL)
+            outputs = self.encode(ids_BL, mask_BL, segments_BL)
             return self.mlm_logits(outputs, places_BP)
         length = ids_BL.shape[1]
         masked_BL = jnp.any(places_BP[:, :, None] == jnp.arange(length), axis=1)
@@ -256,7 +306,7 @@ class EncoderModel(nn.Module):
             targets_BP=places_BP,
             reversed_B=jnp.zeros(len(ids_BL), bool),
         )
-        outputs = self.encoder(ids_BL, mask_BL, segments_BL, streams=streams)
+        outputs = self.encode(ids_BL, mask_BL, segments_BL, streams=streams)
         return self.mlm_logits(outputs)
 
     def pair_logits(self, name: str, outputs: Outputs) -> jax.Array:
@@ -288,7 +338,7 @@ class EncoderModel(nn.Module):
             states_at(outputs.hidden, left_BP),
             states_at(outputs.hidden, right_BP),
             place_BP,
-            self.encoder.token_embed.embedding,
+            self._token_table(),
         )
 
     def generate(
@@ -296,16 +346,29 @@ class EncoderModel(nn.Module):
         ids_BL: jax.Array,
         mask_BL: jax.Array | None,
         segments_BL: jax.Array | None,
+        *,
         dropout: DropoutKey | None = None,
+        documents_BL: jax.Array | None = None,
+        positions_BL: jax.Array | None = None,
     ) -> Outputs:
-        """Runs the generator's encoder."""
+        """Runs the generator's encoder; what it drops is independent of the first."""
         assert self.with_generator is not None
         if segments_BL is None:
             segments_BL = jnp.zeros_like(ids_BL)
-        shared = self.with_generator.share_embeddings
-        embedded = self.encoder.embed(ids_BL, segments_BL, dropout) if shared else None
+        dropout = None if dropout is None else dropout.fold(_GENERATOR)
+        embedded_BLE = None
+        if self._shares("all"):
+            embedded_BLE = self.encoder.embed(
+                ids_BL, segments_BL, dropout, positions_BL
+            )
         return self.generator.encoder(
-            ids_BL, mask_BL, segments_BL, dropout=dropout, embedded_BLE=embedded
+            ids_BL,
+            mask_BL,
+            segments_BL,
+            dropout=dropout,
+            embedded_BLE=embedded_BLE,
+            documents_BL=documents_BL,
+            positions_BL=positions_BL,
         )
 
     def generator_logits(
@@ -313,9 +376,8 @@ class EncoderModel(nn.Module):
     ) -> jax.Array:
         """Returns the generator's scores [B, P, V] of the vocabulary."""
         assert self.with_generator is not None
-        shared = self.with_generator.share_embeddings
-        table = self.encoder.token_embed.embedding if shared else None
-        return self.generator.mlm_logits(outputs, places_BP, table)
+        table_VE = self.encoder.token_embed.embedding if self._shares("all") else None
+        return self.generator.mlm_logits(outputs, places_BP, table_VE)
 
     def _logits(self, name: str, outputs: Outputs) -> jax.Array:
         if HEADS[name] is PairHead:
@@ -351,4 +413,17 @@ def init_params(model: EncoderModel, key: jax.Array) -> dict:
     """Returns new parameters of `model`, encoder and heads."""
     ids_BL = jnp.zeros((1, 2), jnp.int32)
     variables = model.init(key, ids_BL, method=EncoderModel.touch_parameters)
-    return dict(variables["params"])
+    params = dict(variables["params"])
+    generator = model.with_generator
+    if generator is not None and generator.sharing == "disentangled":
+        tables = summed_tables(params)
+        zeros = {name: jax.tree.map(jnp.zeros_like, tables[name]) for name in tables}
+        params["encoder"] = {**params["encoder"], **zeros}
+    return params
+
+
+def summed_tables(params: Mapping) -> dict:
+    """Returns the encoder's tables that are differences from the generator's."""
+    encoder, beneath = params["encoder"], params["generator"]["encoder"]
+    both = (name for name in SUMMED_TABLES if name in encoder and name in beneath)
+    return {name: encoder[name] for name in both}

@@ -54,17 +54,25 @@ def shard_rows(x: jax.Array) -> jax.Array:
 
 
 class Table(nn.Module):
-    """An embedding table [size, width]; `split` is the mesh axis of its rows."""
+    """An embedding table [size, width]; `split` is the mesh axis of its rows.
+
+    The row `zero_row`, if there is one, starts at 0.
+    """
 
     config: EncoderConfig
     size: int
     width: int
     split: str | None = None
+    zero_row: int | None = None
 
     def setup(self):
         """Makes the table here, because the MLM head is tied to it."""
         shape = (self.size, self.width)
-        self.embedding = self.param("embedding", self.config.initializer, shape)
+        self.embedding = self.param("embedding", self._start, shape)
+
+    def _start(self, key: jax.Array, shape: tuple[int, int]) -> jax.Array:
+        table = self.config.initializer(key, shape)
+        return table if self.zero_row is None else table.at[self.zero_row].set(0.0)
 
     def __call__(self, ids: jax.Array) -> jax.Array:
         """Returns the rows of `ids`, [..., width]."""

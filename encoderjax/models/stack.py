@@ -78,7 +78,7 @@ class Block(nn.Module):
         y_BLD = attention_norm(x_BLD) if before and not self.first else x_BLD
         source_BMD = y_BLD if source_BMD is None else source_BMD
         y_BLD = attention(y_BLD, source_BMD, context, dropout)
-        x_BLD = x_BLD + drop(y_BLD, c.dropout_rate, dropout, ATTENTION_OUT_SITE)
+        x_BLD = x_BLD + drop(y_BLD, c.attention_out_rate, dropout, ATTENTION_OUT_SITE)
         x_BLD = x_BLD if before else attention_norm(x_BLD)
 
         y_BLD = mlp_norm(x_BLD) if before else x_BLD

@@ -8,6 +8,7 @@ Shapes: B batch, L length, M keys (memory and row), P predicted places, R distan
 H heads, K columns of a head, D width, N layers.
 """
 
+import dataclasses
 from typing import Any
 
 import flax.linen as nn
@@ -16,15 +17,18 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from encoderjax.errors import UserError
 from encoderjax.models.attention import (
     Context,
     attend,
     frequencies,
     from_heads,
+    same_document,
     to_heads,
 )
 from encoderjax.models.config import EncoderConfig
-from encoderjax.models.dropout import DropoutKey
+from encoderjax.models.dropout import DropoutKey, drop
+from encoderjax.models.layers import TABLE_SITE
 from encoderjax.models.relative import distances, query_scores
 
 
@@ -47,24 +51,45 @@ class Streams:
 
 
 def stream_contexts(
+    config: EncoderConfig,
     streams: Streams,
     mask_BL: jax.Array | None,
     segments_BL: jax.Array,
-    table: jax.Array,
-) -> tuple[Context, Context]:
-    """Returns what the content stream and the query stream are told."""
-    length = segments_BL.shape[1]
+    documents_BL: jax.Array | None,
+    dropout: DropoutKey | None,
+) -> tuple[Context, Context | None]:
+    """Returns what the content stream is told, and the query stream if there is one.
+
+    `mask_BL` is given where `documents_BL` is.
+    """
+    if documents_BL is not None and streams.memory_NBMD is not None:
+        raise UserError(
+            "rows of several documents do not go with a memory, which is one "
+            "document's; put one document in a row, or set model.memory_length=0"
+        )
+    batch, length = segments_BL.shape
+    if config.bidirectional_data and streams.reversed_B is None:
+        reversed_B = jnp.arange(batch) >= (batch + 1) // 2
+        streams = dataclasses.replace(streams, reversed_B=reversed_B)
     memory = 0 if streams.memory_NBMD is None else streams.memory_NBMD.shape[2]
+    table = sinusoids(config, length, length + memory)
+    table = table[0] if streams.reversed_B is None else table
+    if dropout is not None:
+        shared = dropout.for_all_rows()
+        table = drop(table[None], config.dropout_rate, shared, TABLE_SITE)[0]
     segments_BM = jnp.pad(segments_BL, ((0, 0), (memory, 0)))  # a memory is segment 0
     same_BLM = segments_BL[:, :, None] == segments_BM[:, None, :]
 
-    visible_BLM = content_BLM = None
+    visible_BLM = content_BLM = own_BLM = None
     if mask_BL is not None or streams.visible_BLL is not None:
         visible_BLM = jnp.ones((1, length, length), bool)
         if mask_BL is not None:
             visible_BLM &= mask_BL[:, None, :]
         if streams.visible_BLL is not None:
             visible_BLM &= streams.visible_BLL
+        if documents_BL is not None:
+            own_BLM = same_document(documents_BL)[:, 0]
+            visible_BLM &= own_BLM
         content_BLM = visible_BLM | jnp.eye(length, dtype=bool)
         all_of_it = ((0, 0), (0, 0), (memory, 0))
         visible_BLM = jnp.pad(visible_BLM, all_of_it, constant_values=True)
@@ -78,14 +103,17 @@ def stream_contexts(
     )
     targets_BP = streams.targets_BP
     if targets_BP is None:
-        return content, content
+        return content, None
     rows_BP1 = targets_BP[:, :, None]
     if visible_BLM is not None:
         shape = (len(targets_BP), *visible_BLM.shape[1:])
         visible_BLM = jnp.broadcast_to(visible_BLM, shape)
         visible_BLM = jnp.take_along_axis(visible_BLM, rows_BP1, axis=1)
+    if own_BLM is not None:
+        own_BLM = jnp.take_along_axis(own_BLM, rows_BP1, axis=1)
     query = Context(
         visible=_by_head(visible_BLM),
+        reach=_by_head(own_BLM),
         places_BP=targets_BP,
         table=table,
         same_segment=jnp.take_along_axis(same_BLM, rows_BP1, axis=1),
@@ -175,6 +203,7 @@ class RelativeAttention(nn.Module):
             scale=scale,
             bias_BHLM=(by_distance + by_segment) * scale,
             blind="mean",  # as in the reference: the first of an order sees nothing
+            reach=context.reach,
             dropout_rate=c.attention_dropout_rate,
             dropout=dropout,
         )

@@ -50,7 +50,9 @@ class MaskedLM(Objective):
 
     Attributes:
       rate: share of a row's tokens to predict: a number; `(low, high)` to draw from for
-        each row; or `density`, less where the text is less predictable.
+        each row; `dict(first=, last=, steps=)`, a straight line over the first steps
+        (evaluation has the last); or `density`, less where the text is less
+        predictable.
       select: `tokens` one by one; whole `words`; `ngrams` of words (ALBERT);
         `ngram_windows`, an n-gram in each window (DeBERTa); `spans` of words
         (SpanBERT); tokens `weighted` by rarity (DistilBERT); tokens drawn
@@ -161,11 +163,15 @@ class MaskedLM(Objective):
 
     def sums(self, model: EncoderModel, outputs: Outputs, batch: DeviceBatch) -> Terms:
         """Adds up cross-entropy and hits at the selected positions only."""
-        logits_BPV = model.mlm_logits(outputs, batch["mlm/positions"])
-        labels_BP = batch["mlm/labels"]
-        loss_BP = optax.softmax_cross_entropy_with_integer_labels(logits_BPV, labels_BP)
-        hit_BP = (jnp.argmax(logits_BPV, axis=-1) == labels_BP).astype(jnp.float32)
-        return _by_kind(batch, loss=loss_BP, accuracy=hit_BP)
+        return mlm_terms(model.mlm_logits(outputs, batch["mlm/positions"]), batch)
+
+
+def mlm_terms(logits_BPV: jax.Array, batch: DeviceBatch) -> Terms:
+    """Returns the summed terms of scores at the selected positions."""
+    labels_BP = batch["mlm/labels"]
+    loss_BP = optax.softmax_cross_entropy_with_integer_labels(logits_BPV, labels_BP)
+    hit_BP = (jnp.argmax(logits_BPV, axis=-1) == labels_BP).astype(jnp.float32)
+    return _by_kind(batch, loss=loss_BP, accuracy=hit_BP)
 
 
 def _by_kind(batch: DeviceBatch, **values_BP: jax.Array) -> Terms:

@@ -1,6 +1,7 @@
 """What an objective is: a frozen dataclass that owns both halves of its loss."""
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import jax
@@ -9,8 +10,11 @@ from encoderjax.data.pipeline import Batch, DataConfig, Lexicon
 from encoderjax.data.random import Draws
 from encoderjax.errors import UserError
 from encoderjax.models.config import EncoderConfig
+from encoderjax.models.dropout import DropoutKey
 from encoderjax.models.encoder import Outputs
-from encoderjax.models.heads import EncoderModel
+from encoderjax.models.heads import EncoderModel, Generator
+from encoderjax.models.two_stream import Streams
+from encoderjax.objectives.teacher import Teacher
 
 DeviceBatch = dict[str, jax.Array]
 Terms = dict[str, jax.Array]  # metric -> scalar
@@ -18,11 +22,12 @@ Terms = dict[str, jax.Array]  # metric -> scalar
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Objective:
-    """One loss. Adding one touches neither the step nor the pipeline.
+    """One loss, or a few that belong together.
 
-    The host half corrupts batches; the device half returns sums and, for the same
-    names, counts. `<name>_loss` enters the loss as weight x sum / count, where the
-    count is that of the global batch. Other names are metrics.
+    Adding one touches neither the step nor the pipeline. The host half corrupts
+    batches; the device half returns sums and, for the same names, counts. A name in
+    `loss_weights` enters the loss as weight x sum / count, where the count is that of
+    the global batch. Other names are metrics.
 
     Attributes:
       weight: of the loss in the total.
@@ -30,6 +35,12 @@ class Objective:
 
     name: ClassVar[str]
     heads: ClassVar[tuple[str, ...]] = ()
+    # Objectives that this one reads the batch of; they come before it in OBJECTIVES.
+    needs: ClassVar[tuple[str, ...]] = ()
+    # Objectives that it cannot stand beside, and why.
+    excludes: ClassVar[Mapping[str, str]] = {}
+    # Objectives whose terms `rewrite` returns: their heads are the generator's.
+    takes_over: ClassVar[tuple[str, ...]] = ()
 
     weight: float = 1.0
 
@@ -39,24 +50,83 @@ class Objective:
                 f"objectives.{self.name}.weight={self.weight} must be at least 0"
             )
 
+    @property
+    def loss_weights(self) -> dict[str, float]:
+        """Returns the weight of each term that enters the loss."""
+        return {f"{self.name}_loss": self.weight}
+
     def resolved(self, data: DataConfig, model: EncoderConfig) -> "Objective":
         """Returns itself with open fields filled; refuses what cannot be trained."""
         return self
 
+    def generator_for(self, model: EncoderConfig) -> Generator | None:
+        """Returns the second network that this objective trains, if it has one."""
+        return None
+
+    # ---- host ----
+
     def corrupt(self, batch: Batch, draws: Draws, lexicon: Lexicon) -> Batch:
-        """Host: returns the batch with this objective's keys added."""
+        """Returns the batch with this objective's keys added."""
         return batch
 
+    # ---- device ----
+
     def rewrite(
-        self, model: EncoderModel, batch: DeviceBatch, key: jax.Array
+        self,
+        model: EncoderModel,
+        batch: DeviceBatch,
+        key: DropoutKey,
+        dropout: DropoutKey | None,
     ) -> tuple[DeviceBatch, Terms]:
-        """Device, before the encoder runs: changes the batch; at most one does."""
+        """Changes the batch before the encoder runs; at most one objective does.
+
+        Args:
+          model: bound to its parameters.
+          batch: of some rows.
+          key: what may be drawn from, in evaluation as well.
+          dropout: None in evaluation.
+        """
         return batch, {}
 
+    def streams(self, batch: DeviceBatch) -> Streams | None:
+        """Returns what a second stream predicts and sees; at most one objective does.
+
+        The memory is added to it.
+        """
+        return None
+
     def counts(self, batch: DeviceBatch) -> Terms:
-        """Device: what the sums of each name are divided by."""
+        """Returns what the sums of each name are divided by."""
         raise NotImplementedError
 
     def sums(self, model: EncoderModel, outputs: Outputs, batch: DeviceBatch) -> Terms:
-        """Device: sums, never means, so that they add up over microbatches."""
-        raise NotImplementedError
+        """Returns sums, never means, so that they add up over microbatches."""
+        return {}
+
+    def compared(
+        self,
+        model: EncoderModel,
+        outputs: Outputs,
+        batch: DeviceBatch,
+        teacher: Teacher,
+    ) -> Terms:
+        """Returns the sums that need a teacher, in a run that has one."""
+        return {}
+
+
+def check_together(objectives: Sequence[Objective]) -> None:
+    """Refuses objectives that cannot be trained at once, each with its reason."""
+    names = [objective.name for objective in objectives]
+    for number, objective in enumerate(objectives):
+        for needed in objective.needs:
+            if needed not in names[:number]:
+                raise UserError(
+                    f"objectives.{objective.name} needs objectives.{needed}, whose "
+                    f"selection it reads; add {needed}=dict()"
+                )
+        for other, reason in objective.excludes.items():
+            if other in names:
+                raise UserError(
+                    f"objectives.{objective.name} and objectives.{other} do not go "
+                    f"together: {reason}; leave one out"
+                )

@@ -119,9 +119,16 @@ class OptimizerConfig:
 
 
 def make_optimizer(
-    config: OptimizerConfig, steps: int
+    config: OptimizerConfig, steps: int, first: int = 0
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    """Returns the optimiser, and the learning rate of the default group."""
+    """Returns the optimiser, and the learning rate of the default group.
+
+    Args:
+      config: its settings.
+      steps: over which the learning rate runs.
+      first: the step of the run at which it begins. Optimisers that differ in this or
+        in numbers only keep the same state: one may go on with what another left.
+    """
     settings: dict[Hashable, OptimizerConfig] = {"": config}
     for pattern, changes in config.groups.items():
         settings[pattern] = dataclasses.replace(config, groups={}, **changes)
@@ -130,16 +137,16 @@ def make_optimizer(
     if config.groups:
         labels = lambda params: map_with_names(lambda name, _: group_of(name), params)
         transforms = {
-            label: _transform(group, steps) for label, group in settings.items()
+            label: _transform(group, steps, first) for label, group in settings.items()
         }
         optimizer = optax.partition(transforms, labels)
     else:
-        optimizer = _transform(config, steps)
+        optimizer = _transform(config, steps, first)
     if any(group.layer_decay != 1.0 for group in settings.values()):
         # Of all groups at once: how deep a parameter lies is seen in the whole tree.
         depth = scale_by_depth(lambda name: settings[group_of(name)].layer_decay)
         optimizer = optax.chain(optimizer, depth)
-    return optimizer, _schedule(config, steps)
+    return optimizer, _schedule(config, steps, first)
 
 
 def _group(name: str, groups: Mapping[str, Any]) -> str:
@@ -147,8 +154,8 @@ def _group(name: str, groups: Mapping[str, Any]) -> str:
     return next((pattern for pattern in groups if re.search(pattern, name)), "")
 
 
-def _schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
-    return learning_rate_schedule(
+def _schedule(config: OptimizerConfig, steps: int, first: int) -> optax.Schedule:
+    rate = learning_rate_schedule(
         config.schedule,
         peak=config.learning_rate,
         steps=steps,
@@ -157,9 +164,12 @@ def _schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
         power=config.power,
         decay_steps=config.decay_steps,
     )
+    return (lambda t: rate(t - first)) if first else rate
 
 
-def _transform(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
+def _transform(
+    config: OptimizerConfig, steps: int, first: int
+) -> optax.GradientTransformation:
     """Returns the optimiser of one group."""
     included = lambda name: not any(part in name for part in config.decay_exclude)
     moments = config.b1, config.b2, config.eps, config.bias_correction
@@ -176,7 +186,8 @@ def _transform(config: OptimizerConfig, steps: int) -> optax.GradientTransformat
         ]
     if config.name == "lamb":
         parts += [scale_by_trust_ratio(_trusted(config, included))]
-    return optax.chain(*parts, optax.scale_by_learning_rate(_schedule(config, steps)))
+    schedule = _schedule(config, steps, first)
+    return optax.chain(*parts, optax.scale_by_learning_rate(schedule))
 
 
 def _decay(config: OptimizerConfig) -> float:

@@ -42,11 +42,25 @@ class TrainState:
 
 
 def abstract_state(
-    pretrainer: Pretrainer, optimizer: optax.GradientTransformation, mesh: Mesh
+    pretrainer: Pretrainer,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    *,
+    rows: int = 0,
+    frozen: PyTree = None,
 ) -> tuple[TrainState, TrainState]:
-    """Returns the shapes and the shardings of a state; nothing is allocated."""
+    """Returns the shapes and the shardings of a state; nothing is allocated.
+
+    Args:
+      rows: of a batch, for what is carried from step to step.
+      frozen: parameters that are used but not trained, or their shapes.
+    """
     shapes = jax.eval_shape(
-        lambda key: _new_state(pretrainer.init(key), optimizer), jax.random.key(0)
+        lambda key, frozen: _new_state(
+            pretrainer.init(key), optimizer, pretrainer.init_carry(rows), frozen
+        ),
+        jax.random.key(0),
+        frozen or {},
     )
     by_row = NamedSharding(mesh, BATCH_SPEC)
     whole: Any = NamedSharding(mesh, PartitionSpec())
@@ -66,30 +80,37 @@ def init_state(
     shardings: TrainState,
     seed: int,
     params: PyTree | None = None,
+    *,
+    rows: int = 0,
+    frozen: PyTree = None,
 ) -> TrainState:
     """Returns the first state, with new parameters or those given.
 
     It is made by a jitted function and never lies whole on one device.
     """
+    frozen = jax.device_put(frozen or {}, shardings.frozen)
+    new = lambda params, frozen: _new_state(
+        params, optimizer, pretrainer.init_carry(rows), frozen
+    )
     if params is None:
         create = jax.jit(
-            lambda key: _new_state(pretrainer.init(key), optimizer),
+            lambda key, frozen: new(pretrainer.init(key), frozen),
             out_shardings=shardings,
         )
-        return create(jax.random.key(seed))
-    create = jax.jit(
-        lambda given: _new_state(given, optimizer), out_shardings=shardings
-    )
-    return create(jax.device_put(params, shardings.params))
+        return create(jax.random.key(seed), frozen)
+    create = jax.jit(new, out_shardings=shardings)
+    return create(jax.device_put(params, shardings.params), frozen)
 
 
-def _new_state(params: PyTree, optimizer: optax.GradientTransformation) -> TrainState:
+def _new_state(
+    params: PyTree, optimizer: optax.GradientTransformation, carry, frozen
+) -> TrainState:
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,
         opt_state=optimizer.init(params),
-        carry={},
-        frozen={},
+        carry=carry,
+        frozen=frozen,
     )
 
 
@@ -190,16 +211,25 @@ def _join(tree: PyTree) -> PyTree:
 
 
 def make_eval_step(
-    pretrainer: Pretrainer, *, mesh: Mesh, shardings: PyTree
-) -> Callable[[PyTree, DeviceBatch], tuple[Terms, Terms]]:
-    """Returns the jitted (params, batch) -> (sums, counts), without dropout."""
+    pretrainer: Pretrainer, *, mesh: Mesh, shardings: PyTree, frozen: PyTree = None
+) -> Callable[[PyTree, PyTree, DeviceBatch], tuple[Terms, Terms]]:
+    """Returns the jitted (params, frozen, batch) -> (sums, counts).
 
-    def eval_step(params: PyTree, batch: DeviceBatch) -> tuple[Terms, Terms]:
-        terms, _ = pretrainer.sums(params, {}, {}, batch, None)
+    Nothing is dropped, and no memory is carried: every row stands alone.
+
+    Args:
+      shardings: of the parameters.
+      frozen: the shardings of those that are not trained.
+    """
+
+    def eval_step(
+        params: PyTree, frozen: PyTree, batch: DeviceBatch
+    ) -> tuple[Terms, Terms]:
+        terms, _ = pretrainer.sums(params, frozen, {}, batch, None)
         return terms, pretrainer.counts(batch)
 
     return jax.jit(
         eval_step,
-        in_shardings=(shardings, NamedSharding(mesh, BATCH_SPEC)),
+        in_shardings=(shardings, frozen or {}, NamedSharding(mesh, BATCH_SPEC)),
         out_shardings=NamedSharding(mesh, PartitionSpec()),
     )

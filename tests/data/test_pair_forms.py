@@ -7,7 +7,16 @@ import math
 import numpy as np
 import pytest
 
-from tests.data.cut_rows import BERT, documents_of, index_of, prose, source_of, texts_of
+from tests.data.cut_rows import (
+    BERT,
+    CLS,
+    SEP,
+    documents_of,
+    index_of,
+    prose,
+    source_of,
+    texts_of,
+)
 from tests.data.test_segment_pairs import reference_truncation
 from tests.small_corpus import split_of
 
@@ -198,3 +207,23 @@ def test_cuts_of_halves_differ_between_passes_and_repeat_for_a_seed(text):
     one, other = (rows.pieces_S for rows in first.passes)
     assert np.array_equal(again.passes[1].pieces_S, other)
     assert not np.array_equal(one, other)
+
+
+def test_swapped_segments_are_numbered_by_their_places(text):
+    """0 is what stands first, whichever was written first."""
+    split, shards = text
+    _, place = places(shards)
+    settings = dict(form="segment_pair", second="swapped", length=48)
+    index = index_of(split, **settings)
+    rows = np.arange(len(index.passes[0].pieces_S))
+    batch = source_of(split, **settings).rows(np.zeros_like(rows), rows)
+    swaps = 0
+    for row, (a, b) in enumerate(texts_of(index)):
+        swapped = place[a[0]][0] == place[b[0]][0] and b[0] < a[0]
+        assert swapped <= batch["second"][row]
+        swaps += swapped
+        real = batch["mask"][row]
+        assert batch["ids"][row, real].tolist() == [CLS, *a, SEP, *b, SEP]
+        segments = [0] * (len(a) + 2) + [1] * (len(b) + 1)
+        assert batch["segments"][row, real].tolist() == segments
+    assert swaps > 100

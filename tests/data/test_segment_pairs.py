@@ -242,3 +242,10 @@ def plain_walk(documents, tokens):
                 chunk = []
             i += 1
     return out
+
+
+def test_two_long_sides_are_cut_to_halves():
+    pairs = np.random.default_rng(0).integers(30, 500, (1000, 2))
+    for limit in (58, 59):
+        kept = truncated_lengths(pairs, limit)
+        assert set((kept[:, 0] - kept[:, 1]).tolist()) == {limit % 2}  # ties go from B

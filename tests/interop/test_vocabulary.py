@@ -187,7 +187,7 @@ def test_parameters_with_a_row_a_token_are_found_by_their_shapes():
     config = dataclasses.replace(
         preset("bert", "tiny"), vocab_size=128, width=128, max_length=128
     )
-    generator = Generator(config=config, share_embeddings=False)
+    generator = Generator(config=config, sharing="none")
     model = EncoderModel(config, ("mlm", "nsp", "sbo"), with_generator=generator)
     assert vocabulary_axes(model) == {
         "encoder/token_embed/embedding": 0,

@@ -96,3 +96,29 @@ def test_layers_of_its_own_stand_on_the_last_one():
     )
     again = jax.jit(run, static_argnums=0)(EncoderModel(deeper, ("mlm",)), params)
     np.testing.assert_allclose(again, logits, atol=1e-5)
+
+
+def test_only_the_decoder_knows_where_a_text_stands():
+    """The same text three places further on: the states are the same, scores not."""
+    config = dataclasses.replace(SMALL, mask_decoder_layers=2)
+    params = random_params(config, "mlm")
+    text = np.array([7, 23, 11, 4, 31])
+    ids_BL, mask_BL = np.zeros((2, 9), int), np.zeros((2, 9), bool)
+    for row, first in enumerate((0, 3)):
+        ids_BL[row, first : first + 5], mask_BL[row, first : first + 5] = text, True
+    model = EncoderModel(config, ("mlm",))
+    run = jax.jit(lambda params: model.apply({"params": params}, ids_BL, mask_BL))
+
+    def shifted(params):
+        """Returns how far states and scores of the second row are from the first."""
+        out = run(params)
+        pairs = ((x[0, :5], x[1, 3:8]) for x in (out.hidden, out.logits))
+        return [float(np.abs(np.asarray(a - b)).max()) for a, b in pairs]
+
+    states, scores = shifted(params)
+    assert states < 1e-5
+    assert scores > 0.1
+    # Where all positions are alike, the decoder cannot tell either.
+    table = np.zeros_like(params["encoder"]["position_embed"]["embedding"])
+    params["encoder"]["position_embed"]["embedding"] = table
+    assert max(shifted(params)) < 1e-5

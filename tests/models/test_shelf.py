@@ -7,15 +7,24 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from transformers import ModernBertConfig
 from transformers.models.deberta_v2.modeling_deberta_v2 import (
     make_log_bucket_position,
 )
 from transformers.models.modernbert.modeling_modernbert import apply_rotary_pos_emb
 
 from encoderjax.errors import UserError
-from encoderjax.models.attention import attend, attend_locally, rotate, rotation
+from encoderjax.models.attention import (
+    Context,
+    attend,
+    attend_locally,
+    rotate,
+    rotation,
+)
 from encoderjax.models.config import EncoderConfig
-from encoderjax.models.disentangled import log_buckets
+from encoderjax.models.disentangled import DisentangledAttention, log_buckets
+from encoderjax.models.encoder import Encoder
+from encoderjax.models.families import preset
 from encoderjax.models.heads import EncoderModel
 from encoderjax.models.relative import distances, key_scores, query_scores, skew
 from tests.families import random_params
@@ -284,3 +293,64 @@ def test_what_makes_no_sense_is_refused(fields, words):
         dataclasses.replace(SMALL, **fields)
     assert words in str(error.value)
     assert "\n" not in str(error.value)
+
+
+# ---- what the published sizes see ----
+
+
+@pytest.mark.parametrize("size", ["base", "large"])
+def test_modernbert_sees_64_tokens_on_either_side(size):
+    config = preset("modernbert", size)
+    assert config.window == ModernBertConfig().local_attention == 128
+    length, query = 300, 150
+    q, k, v = (random(1, length, 1, 4, seed=i) for i in range(3))
+
+    def found(v):  # the gradient shows which values reach the query
+        out = attend_locally(q, k, v, mask_BL=None, window=config.window or 0)
+        return jnp.sum(out[0, query])
+
+    reached = np.flatnonzero(np.abs(jax.jit(jax.grad(found))(v)).sum(axis=(0, 2, 3)))
+    assert reached.tolist() == list(range(query - 64, query + 65))
+
+
+def test_a_query_of_deberta_without_keys_finds_nothing():
+    """Scores by distance do not give it any: what is left is the output's bias."""
+    config = dataclasses.replace(SMALL, positions="disentangled", num_segments=0)
+    attention = DisentangledAttention(config, jnp.float32)
+    x_BLD, table_SD = random(2, 5, 24), random(64, 24, seed=1)
+    visible = np.ones((2, 1, 5, 5), bool)
+    visible[1, :, 2:] = False
+    context = Context(visible=jnp.asarray(visible), table=jnp.asarray(table_SD))
+    params = attention.init(jax.random.key(0), x_BLD, x_BLD, context, None)
+    bias = random(24, seed=2)
+    params["params"]["out"]["bias"] = bias
+    out = np.asarray(attention.apply(params, x_BLD, x_BLD, context, None))
+    assert np.array_equal(out[1, 2:], np.broadcast_to(bias, (3, 24)))
+    assert np.abs(out[1, :2] - bias).max() > 1e-3
+
+
+@pytest.mark.parametrize("family", ["roberta", "xlm_roberta"])
+def test_positions_of_roberta_begin_at_2_and_padding_has_row_1(family):
+    published = preset(family, "base")
+    assert published.max_length == 512
+    config = dataclasses.replace(
+        published, vocab_size=50, num_layers=1, width=8, num_heads=1, max_length=6
+    )
+    params = random_params(config)["encoder"]
+    assert params["position_embed"]["embedding"].shape == (8, 8)
+    ids_BL = np.array([[0, 7, 9, 2, 1, 1]])  # <s>, two tokens, </s>, <pad>
+
+    def embedded(table):
+        own = params | {"position_embed": {"embedding": table}}
+        inputs = ids_BL, 0 * ids_BL, None
+        return Encoder(config).apply({"params": own}, *inputs, method=Encoder.embed)[0]
+
+    table = params["position_embed"]["embedding"]
+    before, places = embedded(table), {}
+    for row in range(8):
+        moved = table + np.where(np.arange(8) == row, 1.0, 0.0)[:, None] * random(8)
+        (places[row],) = np.nonzero(np.abs(embedded(moved) - before).max(axis=1) > 1e-3)
+    expected = {1: [4, 5], 2: [0], 3: [1], 4: [2], 5: [3]}
+    assert {row: found.tolist() for row, found in places.items() if len(found)} == (
+        expected
+    )

@@ -29,6 +29,7 @@ def case():
     params = pretrainer.init(jax.random.key(0))
     params = jax.tree.map(lambda x: x * 4, params)  # far from uniform predictions
     batch = random_pretraining_batch(rows=6, length=16, slots=5, vocab_size=60)
+    batch["paired"] = batch["row_weights"].copy()
     outputs = pretrainer.model.apply(
         {"params": params}, batch["ids"], batch["mask"], batch["segments"]
     )
@@ -82,8 +83,8 @@ def test_weights_of_the_objectives_enter_the_loss(case):
 def test_rows_without_weight_change_nothing(case):
     pretrainer, params, batch, _, _ = case
     filled = {name: np.concatenate([value, value[:2]]) for name, value in batch.items()}
-    filled["row_weights"][6:] = 0
-    filled["mlm/weights"][6:] = 0
+    for name in ("row_weights", "paired", "mlm/weights"):
+        filled[name][6:] = 0
     for found in (pretrainer.sums(params, {}, {}, filled, None)[0],):
         expected = pretrainer.sums(params, {}, {}, batch, None)[0]
         for name, value in expected.items():
@@ -115,6 +116,7 @@ def test_a_text_with_two_masks_and_a_replaced_word_has_three_terms():
         "ids": np.array([ids], np.int32),
         "mask": np.ones((1, 8), bool),
         "segments": np.zeros((1, 8), np.int32),
+        "row": np.zeros(1, np.uint32),
         "row_weights": np.ones(1, np.float32),
         "mlm/positions": np.array([[1, 3, 6, 0]], np.int32),
         "mlm/labels": np.array(

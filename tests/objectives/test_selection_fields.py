@@ -242,3 +242,20 @@ def test_impossible_parts_are_refused():
         Replacement(skip_first=4, distribution="unigram")
     with pytest.raises(UserError, match="longest=0"):
         SpanLengths(longest=0)
+
+
+def test_spans_keep_their_length():
+    """Each token of a span has its own [MASK], random token or itself (SpanBERT)."""
+    lexicon, batch = make_lexicon("bytelevel"), mixed_batch()
+    replace = Replacement(unit="span", distribution="unigram")
+    objective = MaskedLM(select="spans", max_predictions=20, replace=replace)
+    out = objective.corrupt(batch, draws(len(batch["ids"])), lexicon)
+    assert np.array_equal(out["mask"], batch["mask"])
+    selected, masked = np.zeros_like(batch["mask"]), np.zeros_like(batch["mask"])
+    row, slot = np.nonzero(out["mlm/weights"])
+    place = out["mlm/positions"][row, slot]
+    selected[row, place] = True
+    masked[row, place] = out["mlm/kinds"][row, slot] == MASKED
+    assert np.array_equal(out["ids"] == MASK, masked)  # as many as there were tokens
+    assert (masked[:, 1:] & masked[:, :-1]).sum() > 100
+    assert np.array_equal(out["ids"][~selected], batch["ids"][~selected])

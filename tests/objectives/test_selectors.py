@@ -307,3 +307,30 @@ def test_fairseq_counts_words_and_special_tokens_among_them():
             math.floor(0.15 * len(words)),
             math.ceil(0.15 * len(words)),
         )
+
+
+def test_an_ngram_may_straddle_a_separator():
+    ids = np.array([[CLS, 10, 11, SEP, 12, 13, SEP]], np.int32)
+    batch = {"ids": ids, "mask": np.ones((1, 7), bool)}
+    straddling = 0
+    for epoch in range(60):
+        drawn = draws(1, epoch)
+        selected = select_ngrams(batch, 0.3, 2, drawn, make_lexicon())  # count 2
+        chosen = selected.positions_BP[0].tolist()
+        assert not {0, 3, 6} & set(chosen)
+        first = drawn.bits("mlm/select", 4)[0].argmin()
+        if first == 1 and draw_lengths(drawn, 4, 3)[0, 0] > 1:
+            assert chosen == [2, 4]  # 11 and 12 are neighbours among the words
+            straddling += 1
+    assert straddling > 3
+
+
+@pytest.mark.parametrize("length", [20, 27, 128])
+def test_distilberts_share_of_a_batch_is_that_of_its_rows(length):
+    """The reference counts over a batch: here each row has its share, and rounds."""
+    lexicon, batch = make_lexicon(), make_batch([length] * 4000)
+    selected = select_weighted(batch, 0.15, 40, draws(4000), lexicon)
+    counts, mean = selected.weights_BP.sum(axis=1), 0.15 * length
+    assert set(counts) <= {math.floor(mean), math.ceil(mean)}
+    up = mean - math.floor(mean)
+    assert up == 0 or within(np.mean(counts > mean), up, 4000)

@@ -1,7 +1,8 @@
 """ELECTRA (Clark et al. 2020): BERT as a detector of replaced tokens.
 
 The discriminator is what is kept; the generator, a narrower BERT, is an MLM of its own.
-Small tables are projected to the width of the model. No pooler.
+Small tables are projected to the width of the model. No pooler. The projection and the
+detector's scores start as TensorFlow starts what it is not told about.
 """
 
 import dataclasses
@@ -38,10 +39,16 @@ def generator(discriminator: EncoderConfig, fraction: float) -> EncoderConfig:
     )
 
 
+def _discriminator(num_layers: int, width: int, **fields: int) -> EncoderConfig:
+    return sized(
+        num_layers, width, 30_522, pooler=False, init_projection="glorot", **fields
+    )
+
+
 _DISCRIMINATORS = {
-    "small": sized(12, 256, 30_522, embed_width=128, pooler=False),
-    "base": sized(12, 768, 30_522, pooler=False),
-    "large": sized(24, 1024, 30_522, pooler=False),
+    "small": _discriminator(12, 256, embed_width=128),
+    "base": _discriminator(12, 768),
+    "large": _discriminator(24, 1024),
 }
 PRESETS: dict[str, EncoderConfig] = _DISCRIMINATORS | {
     # The small generator was released at full width, though the paper has a quarter.
@@ -74,7 +81,7 @@ HF = Names(
         ("rtd",): "ElectraForPreTraining",
         (): "ElectraModel",
     },
-    structure={"pooler": False},
+    structure={"pooler": False, "init_projection": "glorot"},
     fields=hf_fields(hidden_size=256, num_attention_heads=4, intermediate_size=1024),
     fixed=bert.HF.fixed,
     tied={

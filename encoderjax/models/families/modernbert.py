@@ -2,7 +2,8 @@
 
 Two of three layers see 64 places to either side, the others everything; each kind has
 its own rotary base. Normalisation comes before each block, except the first, whose
-input has just been normalised, and once more at the end.
+input has just been normalised, and once more at the end. Pretraining drops out what
+attention adds, and nothing else; config.json has no word for that.
 """
 
 from collections.abc import Mapping
@@ -34,6 +35,7 @@ def _modernbert(
         mlp="gated",
         dropout_rate=0.0,
         attention_dropout_rate=0.0,
+        attention_out_dropout_rate=0.1,
         scaled_out_init=True,
         pooler=False,
     )
@@ -121,6 +123,7 @@ HF = Names(
         "mlp": "gated",
         "scaled_out_init": True,
         "dropout_rate": 0.0,
+        "attention_out_dropout_rate": 0.1,
         "pooler": False,
     },
     fields=(

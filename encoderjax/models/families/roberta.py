@@ -2,6 +2,7 @@
 
 Positions count the tokens that are not padding, from one above the padding's id: the
 first real token is at 2, and the position table has two rows more than the row is long.
+The padding's rows of both tables start at 0.
 The MLM head's activation is always the exact GELU.
 """
 

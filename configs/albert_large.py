@@ -1,0 +1,19 @@
+"""ALBERT-large, Lan et al. 2020, table 2: as ALBERT-base in all but the size.
+
+MLM and SOP as in ALBERT-base; SQuAD 2.0 F1 82.3, MNLI 83.5, RACE 68.5.
+
+    python -m encoderjax.train --config=configs/albert_large.py
+"""
+
+import ml_collections
+
+from encoderjax.recipes import sibling
+
+VARIANTS = ("full", "tiny")
+
+
+def get_config(variant: str = "full") -> ml_collections.ConfigDict:
+    """Returns the recipe as published, or the same shrunk to a minute."""
+    c = sibling(__file__, "albert_base", variant)
+    c.model.size = "large"
+    return c.lock()

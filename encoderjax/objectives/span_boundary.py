@@ -1,0 +1,123 @@
+"""SpanBERT's boundary objective: the tokens of a span, from what stands beside it.
+
+Shapes: B batch, L length, P prediction slots, V vocabulary.
+"""
+
+import dataclasses
+from typing import ClassVar, Literal
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from encoderjax.data.pipeline import Batch, DataConfig, Lexicon
+from encoderjax.data.random import Draws
+from encoderjax.errors import UserError
+from encoderjax.models.config import EncoderConfig
+from encoderjax.models.encoder import Outputs
+from encoderjax.models.heads import EncoderModel
+from encoderjax.objectives.masking import candidates
+from encoderjax.objectives.objective import DeviceBatch, Objective, Terms
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SpanBoundary(Objective):
+    """Predicts what masked LM selected from two states and the place in the span.
+
+    A span is a run of selected tokens: spans that touch are one. [CLS] and [SEP] end a
+    run, and are not predicted. A token that was selected twice counts twice.
+
+    Batch keys, all [B, P], for the slots of masked LM, whose labels they share:
+    `sbo/left`, `sbo/right` int32, the places of the two states; `sbo/place` int32, the
+    token's number in its span; `sbo/weights` float32.
+
+    Attributes:
+      endpoints: `external`: the tokens beside the span, which were seen. A span that
+        begins or ends its text has none, and is left out. `internal`: the first and
+        the last token of the span itself (notes on SpanBERT).
+      slots: tokens of a span that are predicted, from its first; by default
+        model.boundary_slots.
+    """
+
+    name: ClassVar[str] = "sbo"
+    heads: ClassVar[tuple[str, ...]] = ("sbo",)
+    needs: ClassVar[tuple[str, ...]] = ("mlm",)
+
+    endpoints: Literal["external", "internal"] = "external"
+    slots: int | None = None
+
+    def resolved(self, data: DataConfig, model: EncoderConfig) -> "SpanBoundary":
+        """Fills in how far into a span is predicted."""
+        slots = model.boundary_slots if self.slots is None else self.slots
+        if not 1 <= slots <= model.boundary_slots:
+            raise UserError(
+                f"objectives.sbo.slots={slots} must be in 1..{model.boundary_slots}, "
+                "model.boundary_slots"
+            )
+        return dataclasses.replace(self, slots=slots)
+
+    def corrupt(self, batch: Batch, draws: Draws, lexicon: Lexicon) -> Batch:
+        """Finds the spans among what was selected."""
+        assert self.slots is not None  # set by `resolved`
+        positions_BP, weights_BP = batch["mlm/positions"], batch["mlm/weights"]
+        vocabulary, labels_BP = lexicon.vocabulary, batch["mlm/labels"]
+        text_BP = (labels_BP != vocabulary.cls_id) & (labels_BP != vocabulary.sep_id)
+        text_BP &= weights_BP > 0
+        first_BP, last_BP = _runs(positions_BP, text_BP)
+        place_BP = positions_BP - first_BP
+        live_BP = text_BP & (place_BP < self.slots)
+        if self.endpoints == "external":
+            first_BP, last_BP = first_BP - 1, last_BP + 1
+            seen_BL = candidates(batch, lexicon)
+            row, slot = np.nonzero(weights_BP)
+            seen_BL[row, positions_BP[row, slot]] = False
+            # A column of nothing before the row and one after it.
+            seen_BL = np.pad(seen_BL, ((0, 0), (1, 1)))
+            for end_BP in (first_BP, last_BP):
+                live_BP &= np.take_along_axis(seen_BL, end_BP + 1, axis=1)
+        return batch | {
+            "sbo/left": np.where(live_BP, first_BP, 0).astype(np.int32),
+            "sbo/right": np.where(live_BP, last_BP, 0).astype(np.int32),
+            "sbo/place": np.where(live_BP, place_BP, 0).astype(np.int32),
+            "sbo/weights": weights_BP * live_BP,
+        }
+
+    def counts(self, batch: DeviceBatch) -> Terms:
+        """Counts predictions."""
+        count = jnp.sum(batch["sbo/weights"])
+        return {"sbo_loss": count, "sbo_accuracy": count}
+
+    def sums(self, model: EncoderModel, outputs: Outputs, batch: DeviceBatch) -> Terms:
+        """Adds up cross-entropy and hits."""
+        logits_BPV = model.boundary_logits(
+            outputs, batch["sbo/left"], batch["sbo/right"], batch["sbo/place"]
+        )
+        labels_BP, weights_BP = batch["mlm/labels"], batch["sbo/weights"]
+        loss_BP = optax.softmax_cross_entropy_with_integer_labels(logits_BPV, labels_BP)
+        hit_BP = (jnp.argmax(logits_BPV, axis=-1) == labels_BP).astype(jnp.float32)
+        return {
+            "sbo_loss": jnp.sum(loss_BP * weights_BP),
+            "sbo_accuracy": jnp.sum(hit_BP * weights_BP),
+        }
+
+
+def _runs(
+    positions_BP: np.ndarray, used_BP: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the first and the last place of the run that each used slot is in.
+
+    Positions ascend over the used slots, and may repeat.
+    """
+    joins_BP = np.zeros(used_BP.shape, bool)  # to the slot before
+    joins_BP[:, 1:] = used_BP[:, 1:] & used_BP[:, :-1]
+    joins_BP[:, 1:] &= np.diff(positions_BP, axis=1) <= 1
+    slots_P = np.arange(used_BP.shape[1])
+    first_BP = np.maximum.accumulate(np.where(joins_BP, 0, slots_P), axis=1)
+    ends_BP = np.ones(used_BP.shape, bool)  # the run
+    ends_BP[:, :-1] = ~joins_BP[:, 1:]
+    last_BP = np.where(ends_BP, slots_P, len(slots_P))[:, ::-1]
+    last_BP = np.minimum.accumulate(last_BP, axis=1)[:, ::-1]
+    return (
+        np.take_along_axis(positions_BP, first_BP, axis=1),
+        np.take_along_axis(positions_BP, last_BP, axis=1),
+    )

@@ -1,0 +1,236 @@
+"""The phases of a run: parts that differ in their rows, their rates or their losses.
+
+A run without phases has one. With them, BERT's 90 % of the steps at length 128 and the
+rest at 512 are one run with one resume, as is a batch that grows. A phase says after
+which step it begins, and what differs from the run around it:
+
+    phases = dict(
+        long=dict(
+            after=900_000,
+            data=dict(length=512),
+            objectives=dict(mlm=dict(max_predictions=77)),
+        ),
+    )
+
+It ends where the next one begins. Parameters and optimiser state go on from phase to
+phase. So does the learning rate, unless a phase names its own, which then runs from the
+first to the last step of the phase. Rows go on where the phase before stopped if they
+are cut alike, else they start at their beginning.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from encoderjax.config import ModelConfig, RunConfig
+from encoderjax.data.pipeline import BatchSource
+from encoderjax.errors import UserError
+from encoderjax.experiment import VALIDATION, Experiment
+from encoderjax.interop.huggingface import leaf_shapes
+from encoderjax.models.flops import train_flops_per_row
+
+_START = "start"  # the name of what comes before the first phase that is named
+_GROUPS = ("model", "data", "objectives", "optimizer")
+_OF_THE_SCHEDULE = frozenset(
+    ("learning_rate", "schedule", "warmup_steps", "end_share", "power", "decay_steps")
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Phase:
+    """A part of a run.
+
+    Attributes:
+      name: '' where it is the whole run.
+      first: the step after which it begins.
+      last: its last step.
+      config: what holds in it. Its `steps` are those that the learning rate runs over,
+        from `schedule_first` on.
+    """
+
+    name: str
+    first: int
+    last: int
+    config: RunConfig
+    schedule_first: int = 0
+
+
+def phases_of(config: RunConfig) -> tuple[Phase, ...]:
+    """Returns the phases of a run, one after the other."""
+    if not config.phases:
+        return (Phase(name="", first=0, last=config.steps, config=config),)
+    begins = {name: _begin(name, changes) for name, changes in config.phases.items()}
+    changes = dict(config.phases)
+    if 0 not in begins.values():
+        begins[_START], changes[_START] = 0, {}
+    names = sorted(begins, key=lambda name: begins[name])
+    for name, follower in itertools.pairwise(names):
+        if begins[name] == begins[follower]:
+            raise UserError(
+                f"phases.{follower}.after={begins[follower]} is that of phases.{name}, "
+                "too; let one begin later"
+            )
+    whole = config.to_dict() | {"phases": {}}
+    ends = [*(begins[name] for name in names[1:]), config.steps]
+    phases = []
+    for name, end in zip(names, ends, strict=True):
+        if begins[name] >= config.steps:
+            break  # a run that was cut short does not get there
+        try:
+            phase = _phase(name, changes[name], begins[name], end, whole)
+        except UserError as error:
+            raise UserError(f"phases.{name}: {error}") from error
+        last = min(end, config.steps)
+        phases.append(dataclasses.replace(phase, last=last))
+    return tuple(phases)
+
+
+def _begin(name: str, changes: Any) -> int:
+    """Returns the step after which a phase begins."""
+    where = f"phases.{name}"
+    if not isinstance(changes, Mapping):
+        raise UserError(f"{where}={changes!r} must be a group of fields")
+    after = changes.get("after")
+    if not isinstance(after, int) or isinstance(after, bool) or after < 0:
+        raise UserError(
+            f"{where}.after={after!r} must be a whole number: the step after which the "
+            "phase begins, 0 for the first"
+        )
+    return after
+
+
+def _phase(
+    name: str, changes: Mapping, first: int, last: int, whole: dict[str, Any]
+) -> Phase:
+    for group in changes:
+        if group != "after" and group not in _GROUPS:
+            raise UserError(
+                f"{group} cannot differ between phases ({', '.join(_GROUPS)} can)"
+            )
+    optimizer = changes.get("optimizer", {})
+    for field in ("name", "groups"):
+        if field in optimizer:
+            raise UserError(
+                f"optimizer.{field} cannot differ between phases: its state goes on"
+            )
+    unknown = set(changes.get("objectives", {})) - set(whole["objectives"])
+    if unknown:
+        raise UserError(
+            f"objectives.{min(unknown)} is not an objective of the run; its heads "
+            "would have no parameters before this phase"
+        )
+    groups = {key: value for key, value in changes.items() if key != "after"}
+    values = _merged(whole, groups)
+    own_schedule = not _OF_THE_SCHEDULE.isdisjoint(optimizer)
+    if own_schedule:
+        values["steps"] = last - first
+    return Phase(
+        name=name,
+        first=first,
+        last=last,
+        config=RunConfig.from_dict(values),
+        schedule_first=first if own_schedule else 0,
+    )
+
+
+def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(values)
+    for name, change in changes.items():
+        old = merged.get(name)
+        both = isinstance(old, Mapping) and isinstance(change, Mapping)
+        merged[name] = _merged(old, change) if both else change
+    return merged
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Stage:
+    """A phase joined with its corpus, ready to be run.
+
+    Attributes:
+      source: its training batches, by the step of the run.
+      held_out: its held-out rows, by the name of the split in metrics.jsonl.
+    """
+
+    phase: Phase
+    experiment: Experiment
+    source: BatchSource
+    held_out: dict[str, BatchSource]
+
+    @property
+    def flops_per_step(self) -> float:
+        """Arithmetic of a step, forward and backward."""
+        objectives, config = self.experiment.objectives, self.experiment.config
+        slots = max(getattr(o, "max_predictions", None) or 0 for o in objectives)
+        return self.source.batch_size * train_flops_per_row(
+            self.experiment.encoder, config.data.length, slots
+        )
+
+
+def open_stages(
+    config: RunConfig, report: Callable[[str], None], origin: ModelConfig | None
+) -> tuple[Stage, ...]:
+    """Opens the corpus of every phase, and checks that they can follow each other."""
+    stages: list[Stage] = []
+    for phase in phases_of(config):
+        experiment = Experiment.open(phase.config, report, origin)
+        source = dataclasses.replace(
+            experiment.train_source(),
+            first_step=phase.first,
+            first_place=_first_place(stages, experiment),
+        )
+        if stages:
+            _check_follows(stages[0].experiment, experiment, phase)
+        held_out = experiment.held_out_sources()
+        stages.append(Stage(phase, experiment, source, held_out))
+    if not any(VALIDATION in stage.held_out for stage in stages):
+        report("the corpus has no held-out documents: it will not be evaluated")
+    return tuple(stages)
+
+
+def stage_at(stages: tuple[Stage, ...], step: int) -> Stage:
+    """Returns the stage that makes step number `step`, the first at step 0."""
+    return next((s for s in stages if step <= s.phase.last), stages[-1])
+
+
+def whole_run(config: RunConfig, stages: tuple[Stage, ...]) -> Experiment:
+    """Returns the experiment that describes the run, with all of its phases."""
+    first = stages[0].experiment
+    if not config.phases:
+        return first
+    return dataclasses.replace(
+        first, config=dataclasses.replace(config, model=first.config.model)
+    )
+
+
+def _first_place(stages: list[Stage], experiment: Experiment) -> int:
+    """Returns where the rows of a phase begin: after those that were used already."""
+    if not stages:
+        return 0
+    before = stages[-1]
+    old, new = (e.row_identity() for e in (before.experiment, experiment))
+    if old != new:
+        return 0
+    used = (before.phase.last - before.phase.first) * before.source.batch_size
+    return before.source.first_place + used
+
+
+def _check_follows(first: Experiment, other: Experiment, phase: Phase) -> None:
+    where = f"phases.{phase.name}"
+    if other.corpus.tokenizer.sha256 != first.corpus.tokenizer.sha256:
+        raise UserError(
+            f"{where}: corpus {other.corpus.folder} has another tokenizer than "
+            f"{first.corpus.folder}; prepare it with --tokenizer={first.corpus.folder}"
+        )
+    shapes = [leaf_shapes(e.encoder, e.head_names, e.generator) for e in (first, other)]
+    if shapes[0] != shapes[1]:
+        raise UserError(
+            f"{where}: it changes the parameters of the model, which go on from phase "
+            "to phase; leave model and objectives as they are"
+        )
+    carries = first.encoder.memory_length > 0
+    if carries and other.batch_size != first.batch_size:
+        raise UserError(
+            f"{where}: data.batch_size={other.batch_size} must stay "
+            f"{first.batch_size}: each row of a batch carries its own memory"
+        )
