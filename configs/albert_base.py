@@ -65,8 +65,8 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
     if variant == "tiny":
         shrink(
             c,
-            tokenizer="unigram:4000",
+            tokenizer="unigram:1000",
             model=dict(embed_width=64),
-            learning_rate=1e-2,
+            learning_rate=2e-3,
         )
     return c.lock()

@@ -64,6 +64,6 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
         ),
     )
     if variant == "tiny":
-        shrink(c, tokenizer="wordpiece:4000")
-        c.data.length, c.phases = 64, dict(long=dict(after=270, data=dict(length=128)))
+        shrink(c, tokenizer="wordpiece:1000", learning_rate=5e-4)
+        c.phases = dict(long=dict(after=360, data=dict(length=128)))
     return c.lock()

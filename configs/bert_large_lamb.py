@@ -23,10 +23,10 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
     c.model.size, c.model.activation = "large", "gelu"
     c.optimizer = dict(
         name="lamb",
-        learning_rate=1e-2 if tiny else 6e-3,
+        learning_rate=4e-3 if tiny else 6e-3,
         schedule="polynomial",
         power=0.5,
-        warmup_steps=60 if tiny else 2_000,
+        warmup_steps=100 if tiny else 2_000,
         b1=0.9,
         b2=0.999,
         eps=1e-6,
@@ -42,7 +42,7 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
         after=0, optimizer=dict(learning_rate=c.optimizer.learning_rate)
     )
     long.optimizer = dict(
-        learning_rate=7e-3 if tiny else 4e-3, warmup_steps=4 if tiny else 200
+        learning_rate=2e-3 if tiny else 4e-3, warmup_steps=5 if tiny else 200
     )
     if not tiny:
         c.steps, long.after = 7_038 + 1_563, 7_038

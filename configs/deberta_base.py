@@ -54,5 +54,5 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
     c.checkpoint = dict(every=2_000, keep=2)
     c.eval = dict(every=5_000, batches=8)
     if variant == "tiny":
-        shrink(c, tokenizer="bbpe/deberta:4000")
+        shrink(c, tokenizer="bbpe/deberta:1000", learning_rate=5e-4)
     return c.lock()

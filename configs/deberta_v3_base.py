@@ -70,7 +70,7 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
     c.checkpoint = dict(every=1_000, keep=2)
     c.eval = dict(every=5_000, batches=8)
     if variant == "tiny":
-        shrink(c, tokenizer="unigram/deberta_v2:4000")
+        shrink(c, tokenizer="unigram/deberta_v2:1000", learning_rate=5e-4, steps=1_000)
         c.objectives.rtd.generator.num_layers = 2
-        c.optimizer.groups = {"^generator/": dict(learning_rate=2e-3)}
+        c.optimizer.groups = {"^generator/": dict(learning_rate=5e-4)}
     return c.lock()

@@ -67,8 +67,9 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
     if variant == "tiny":
         shrink(
             c,
-            tokenizer="wordpiece:4000",
+            tokenizer="wordpiece:1000",
             model=dict(num_layers=1, activation="gelu_tanh"),
+            learning_rate=1e-3,
         )
         c.init_layers = (0,)
     return c.lock()

@@ -21,5 +21,5 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
         c.steps, c.optimizer.learning_rate = 766_000, 2e-4
         c.data.length, c.data.batch_size = 512, 256  # 131,072 tokens a step
         c.objectives.mlm.max_predictions = 79
-        c.objectives.rtd.generator = dict(width=256, num_heads=4, mlp_width=1024)
+        c.objectives.rtd.generator.update(width=256, num_heads=4, mlp_width=1024)
     return c.lock()

@@ -26,5 +26,5 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
         c.data.source = "texts/xlnet/*.jsonl.gz"
         c.data.length, c.data.batch_size = 512, 2_048  # 1,048,576 tokens a step
         c.objectives.mlm.max_predictions = 130
-        c.objectives.rtd.generator = dict(width=256, num_heads=4, mlp_width=1024)
+        c.objectives.rtd.generator.update(width=256, num_heads=4, mlp_width=1024)
     return c.lock()

@@ -47,7 +47,10 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
         rtd=dict(
             weight=50.0,
             sharing="all",
-            generator=dict(width=64, num_heads=1, mlp_width=256),
+            # The head's exact GELU is the one that Hugging Face's class has.
+            generator=dict(
+                width=64, num_heads=1, mlp_width=256, head_activation="gelu"
+            ),
         ),
     )
     c.optimizer = dict(
@@ -67,5 +70,11 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
     c.checkpoint = dict(every=5_000, keep=2)
     c.eval = dict(every=10_000, batches=100)
     if variant == "tiny":
-        shrink(c, tokenizer="wordpiece:4000", model=dict(embed_width=None))
+        shrink(
+            c,
+            tokenizer="wordpiece:1000",
+            model=dict(embed_width=None),
+            learning_rate=5e-4,
+            steps=1_000,
+        )
     return c.lock()

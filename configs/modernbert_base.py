@@ -84,21 +84,22 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
     if variant == "tiny":
         shrink(
             c,
-            tokenizer="bbpe/modernbert:4000",
-            model=dict(num_layers=4, mlp_width=192, window=32),
+            tokenizer="bbpe/modernbert:1000",
+            model=dict(num_layers=4, mlp_width=192, window=16),
+            learning_rate=2e-3,
         )
         longer = dict(
-            data=dict(length=256, batch_size=16), model=dict(rope_theta=160_000.0)
+            data=dict(length=128, batch_size=16), model=dict(rope_theta=160_000.0)
         )
         c.phases = dict(  # the same parts
             rows_16=dict(after=0, data=dict(batch_size=16)),
-            stable=dict(after=50),
+            stable=dict(after=60),
             extension=dict(
-                after=200, optimizer=constant | dict(learning_rate=1e-3), **longer
+                after=280, optimizer=constant | dict(learning_rate=1e-3), **longer
             ),
             decay=dict(
-                after=250,
-                optimizer=falling | dict(learning_rate=1e-3, decay_steps=50),
+                after=330,
+                optimizer=falling | dict(learning_rate=1e-3, decay_steps=70),
                 **longer,
             ),
         )

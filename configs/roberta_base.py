@@ -76,5 +76,5 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
         c.data.batch_size, c.steps, c.optimizer.learning_rate = _TABLE_3[variant]
         c.optimizer.warmup_steps = int(0.06 * c.steps)
     if variant == "tiny":
-        shrink(c, tokenizer="bbpe:4000")
+        shrink(c, tokenizer="bbpe:1000", learning_rate=2e-3)
     return c.lock()

@@ -63,5 +63,5 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
     c.checkpoint = dict(every=5_000, keep=2)
     c.eval = dict(every=10_000, batches=50)
     if variant == "tiny":
-        shrink(c, tokenizer="wordpiece_cased:4000")
+        shrink(c, tokenizer="wordpiece_cased:1000", learning_rate=2e-3)
     return c.lock()

@@ -27,5 +27,5 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
     c.data.corpus, c.data.source = "corpora/cc100", "texts/cc100/*.jsonl.gz"
     c.data.tokenizer = "unigram/xlm_roberta:250002"
     if variant == "tiny":
-        shrink(c, tokenizer="unigram/xlm_roberta:4000")
+        shrink(c, tokenizer="unigram/xlm_roberta:1000", learning_rate=2e-3)
     return c.lock()

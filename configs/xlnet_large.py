@@ -69,8 +69,9 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
     if variant == "tiny":
         shrink(
             c,
-            tokenizer="unigram/xlnet:4000",
-            model=dict(memory_length=96, reuse_length=64, inner_dropout_rate=0.0),
+            tokenizer="unigram/xlnet:1000",
+            model=dict(memory_length=48, reuse_length=32, inner_dropout_rate=0.0),
+            learning_rate=5e-4,
         )
-        c.data.reuse_length, c.objectives.plm.permute_within = 64, 64
+        c.data.reuse_length, c.objectives.plm.permute_within = 32, 32
     return c.lock()

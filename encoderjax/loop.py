@@ -198,11 +198,12 @@ class Loop:
 
     def before_and_after(self) -> str:
         """Returns a table of what training changed, where it was measured before."""
-        if self.writer is None or len(self.programs) > 1:  # else not the same rows
+        if self.writer is None:
             return ""
         own, steps = self.run.corpus.folder.name, self.config.steps
         measured = {}
-        for split in self.programs[0].stage.held_out:
+        (program, *others) = self.programs
+        for split in () if others else program.stage.held_out:  # else other rows
             both = [self.writer.written(step, split) for step in (0, steps)]
             if None not in both:
                 measured[split.partition("/")[2] or own] = both

@@ -137,7 +137,7 @@ def _phase(
 def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(values)
     for name, change in changes.items():
-        old = merged.get(name)
+        old: Any = merged.get(name)
         both = isinstance(old, Mapping) and isinstance(change, Mapping)
         merged[name] = _merged(old, change) if both else change
     return merged
@@ -160,11 +160,16 @@ class Stage:
     @property
     def flops_per_step(self) -> float:
         """Arithmetic of a step, forward and backward."""
-        objectives, config = self.experiment.objectives, self.experiment.config
-        slots = max(getattr(o, "max_predictions", None) or 0 for o in objectives)
-        return self.source.batch_size * train_flops_per_row(
-            self.experiment.encoder, config.data.length, slots
-        )
+        experiment, length = self.experiment, self.experiment.config.data.length
+        of = lambda config, slots: train_flops_per_row(config, length, slots)
+        slots = (getattr(o, "max_predictions", None) for o in experiment.objectives)
+        most = max(count or 0 for count in slots)
+        flops = of(experiment.encoder, 0 if experiment.generator else most)
+        if experiment.generator is not None:
+            flops += of(experiment.generator.config, most)
+        if experiment.teacher is not None:  # runs forward only
+            flops += of(experiment.teacher[0].config, length) / 3
+        return self.source.batch_size * flops
 
 
 def open_stages(

@@ -117,7 +117,12 @@ class MaskedLM(Objective):
                 )
 
     def resolved(self, data: DataConfig, model: EncoderConfig) -> "MaskedLM":
-        """Fills in the number of slots."""
+        """Fills in the number of slots; refuses rows that it would misread."""
+        if data.bidirectional:
+            raise UserError(
+                "objectives.mlm does not go with data.bidirectional=True: half of the "
+                "rows hold their text backwards, which only plm tells the model"
+            )
         rate = largest_rate(checked_rate(self.rate))
         slots = self.max_predictions or default_slots(
             self.select, self.count, rate, data.length

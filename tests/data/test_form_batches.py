@@ -17,7 +17,7 @@ from encoderjax.objectives.pairs import NextSentence, SentenceOrder
 from encoderjax.objectives.selectors import SELECTORS
 from encoderjax.preview import main, run
 from tests.small_corpus import documents
-from tests.small_runs import overrides, small_config
+from tests.small_runs import small_config
 
 SILENT = lambda text: None
 TYPES = {"ids": "int32", "mask": "bool", "segments": "int32", "second": "int32"}
@@ -202,6 +202,7 @@ def test_rows_of_one_segment_do_not_count_in_pair_losses(corpus, cache):
 def preview(corpus, form, **changes):
     settings = {"data__second": None, "objectives__nsp": None, "data__form": form}
     settings |= {f"data__{k}": v for k, v in OPTIONS.get(form, {}).items()}
+    settings |= {"data__bidirectional": False}  # masked LM reads no backward rows
     config = small_config(corpus.folder, **settings | changes)
     return run(config, rows=20, batches=4, report=SILENT)
 
@@ -236,12 +237,11 @@ def test_previews_set_documents_of_a_row_apart(corpus):
 
 
 def test_the_command_says_which_rows_are_read_backward(corpus, capsys):
-    settings = {"data__second": None, "objectives__nsp": None, "data__batch_size": 4}
-    settings |= {"data__form": "reuse_pair", "data__bidirectional": True}
-    flags = overrides(corpus.folder, **settings, data__reuse_length=8)
+    flags = {"data.corpus": corpus.folder, "data.length": 32, "data.batch_size": 4}
+    flags |= {"data.reuse_length": 8, "model.reuse_length": 8}
     main(
         [
-            *("--config=configs/bert_tiny.py", "--rows=4", "--batches=1"),
+            *("--config=configs/xlnet_base.py:tiny", "--rows=4", "--batches=1"),
             *(f"--config.{name}={value}" for name, value in flags.items()),
         ]
     )
