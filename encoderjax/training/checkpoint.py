@@ -12,11 +12,12 @@ import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers as managers
 
+from encoderjax.data import storage
 from encoderjax.errors import UserError
+from encoderjax.training.remote_workdir import checkpoint_folder, put
 from encoderjax.training.step import TrainState
 
 PyTree = Any
-FOLDER = "checkpoints"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,7 +52,8 @@ class Checkpoints:
     """
 
     def __init__(self, workdir: Path, config: CheckpointConfig):
-        self.folder = workdir / FOLDER
+        self.workdir = workdir
+        self.folder = checkpoint_folder(workdir)
         self.config = config
         policies: list = [managers.LatestN(config.keep)]
         if config.keep_every:
@@ -64,7 +66,7 @@ class Checkpoints:
         )
         with self._explained("open"):
             self.manager = ocp.CheckpointManager(
-                self.folder.absolute(),
+                self.folder,
                 options=options,
                 item_names=("state", "identity"),
             )
@@ -78,6 +80,7 @@ class Checkpoints:
         if step == self.latest_step():
             return
         self._check_space(state, step)
+        self._put_workdir()
         with self._explained(f"save step {step} to"):
             self.manager.save(
                 step,
@@ -89,8 +92,8 @@ class Checkpoints:
 
     def _check_space(self, state: TrainState, step: int) -> None:
         """Refuses to begin what the disk cannot hold."""
-        if not self.folder.is_dir():
-            return  # an object store
+        if storage.is_remote(self.folder):
+            return
         needed = sum(
             shard.data.nbytes
             for leaf in jax.tree.leaves(self._saved(state))
@@ -112,18 +115,32 @@ class Checkpoints:
     def close(self) -> None:
         """Ends the background threads."""
         self.manager.close()
+        self._put_workdir()
 
-    def check_identity(self, step: int, identity: Mapping[str, Any]) -> None:
-        """Refuses a checkpoint of another run, by the first name that differs."""
+    def _put_workdir(self) -> None:
+        """Puts metrics etc. beside checkpoints that are not in the workdir."""
+        if jax.process_index() == 0:
+            put(self.workdir)
+
+    def check_identity(
+        self, step: int, identity: Mapping[str, Any], labels: Mapping[str, str]
+    ) -> None:
+        """Refuses a checkpoint of another run, by the first name that differs.
+
+        Args:
+          step: of the checkpoint.
+          identity: of the run.
+          labels: what to call some names instead.
+        """
         saved = self._restore(step, identity=ocp.args.JsonRestore())["identity"]
         # The model comes last: some of its fields follow from the others.
         names = sorted(saved.keys() | identity.keys())
         for name in sorted(names, key=lambda name: name.startswith("model.")):
             if saved.get(name) != identity.get(name):
                 raise UserError(
-                    f"{name}={identity.get(name)!r} does not fit the checkpoint in "
-                    f"{self.folder}, which was made with {saved.get(name)!r}; use its "
-                    "setting, or another --workdir"
+                    f"{labels.get(name, name)}={identity.get(name)!r} does not fit the "
+                    f"checkpoint in {self.folder}, which was made with "
+                    f"{saved.get(name)!r}; use its setting, or another --workdir"
                 )
 
     def restore(
@@ -188,16 +205,23 @@ class _WheneverAsked(managers.SaveDecisionPolicy):
         return True
 
 
+def saved_steps(workdir: Path) -> list[int]:
+    """Returns the steps of the whole checkpoints, sorted."""
+    folder = checkpoint_folder(workdir)
+    # A save that is not whole has a longer name.
+    found = folder.iterdir() if folder.is_dir() else ()
+    return sorted(int(path.name) for path in found if path.name.isdigit())
+
+
 def restore_params(workdir: Path, step: int | None = None) -> tuple[PyTree, int]:
     """Returns the parameters of a checkpoint as numpy arrays, and its step.
 
     Only reads, so a run that is saving there is not disturbed.
     """
-    folder = (workdir / FOLDER).absolute()
+    folder = checkpoint_folder(workdir)
     if not folder.is_dir():
-        raise UserError(f"{workdir} has no {FOLDER}/: train there first")
-    # A save that is not whole has a longer name.
-    steps = sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
+        raise UserError(f"{workdir} has no {folder.name}/: train there first")
+    steps = saved_steps(workdir)
     if not steps:
         raise UserError(f"{folder} holds no whole checkpoint yet")
     step = steps[-1] if step is None else step
