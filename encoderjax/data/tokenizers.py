@@ -42,6 +42,7 @@ from encoderjax.data.wordpiece import (
     read_wordpiece_vocabulary,
     train_wordpiece,
 )
+from encoderjax.data.wordpiece_likelihood import merge_by_likelihood
 from encoderjax.errors import UserError
 
 
@@ -218,13 +219,13 @@ def _layout(family: Family, vocabulary: Vocabulary) -> Layout:
 # ---- training ----
 
 
+_wordpiece = functools.partial(train_wordpiece, family=FAMILIES["bert"])
+_likelihood = functools.partial(_wordpiece, merge=merge_by_likelihood)
 _TRAINED: dict[str, Callable[[Iterable[str], int], Scheme]] = {
-    "wordpiece": functools.partial(
-        train_wordpiece, family=FAMILIES["bert"], lowercase=True
-    ),
-    "wordpiece_cased": functools.partial(
-        train_wordpiece, family=FAMILIES["bert"], lowercase=False
-    ),
+    "wordpiece": functools.partial(_wordpiece, lowercase=True),
+    "wordpiece_cased": functools.partial(_wordpiece, lowercase=False),
+    "wordpiece_likelihood": functools.partial(_likelihood, lowercase=True),
+    "wordpiece_likelihood_cased": functools.partial(_likelihood, lowercase=False),
     "bbpe": functools.partial(train_bytelevel, family=FAMILIES["roberta"]),
     "unigram": functools.partial(train_unigram, family=FAMILIES["albert"]),
     "unigram_cased": functools.partial(
@@ -244,6 +245,8 @@ FILE_NAMES = ("tokenizer.json", "vocab.txt", "vocab.json")
 FILE_NAMES += tuple(
     dict.fromkeys(f.model_file for f in FAMILIES.values() if f.model_file)
 )
+# All that a tokenizer's folder may hold of it.
+TOKENIZER_FILES = (*FILE_NAMES, "merges.txt", "tokenizer_config.json")
 FORMS = f"{', '.join(_TRAINED)}, each with :SIZE, or a path to "
 FORMS += f"{', '.join(FILE_NAMES)} or a folder that holds one"
 
@@ -254,6 +257,15 @@ def make_tokenizer(spec: str, texts: Callable[[], Iterable[str]]) -> Tokenizer:
     A trained one has exactly the size asked for, special tokens included. The same
     texts give the same bytes, whatever the number of threads.
     """
+    check_spec(spec)
+    if is_trained(spec):
+        kind, _, size = spec.partition(":")
+        return Tokenizer(_TRAINED[kind](texts(), int(size)))
+    return load_tokenizer(spec)
+
+
+def check_spec(spec: str) -> None:
+    """Refuses what is neither a path nor asks for training."""
     if is_trained(spec):
         kind, _, size = spec.partition(":")
         if not (size.isascii() and size.isdigit()):
@@ -261,10 +273,8 @@ def make_tokenizer(spec: str, texts: Callable[[], Iterable[str]]) -> Tokenizer:
                 f"--tokenizer={spec}: {size!r} is not a vocabulary size; "
                 f"write for example {kind}:30522"
             )
-        return Tokenizer(_TRAINED[kind](texts(), int(size)))
-    if not pathlib.Path(spec).exists():
+    elif not pathlib.Path(spec).exists():
         raise UserError(f"--tokenizer={spec} is no file, folder or form; use {FORMS}")
-    return load_tokenizer(spec)
 
 
 def is_trained(spec: str) -> bool:

@@ -13,7 +13,7 @@ import dataclasses
 import itertools
 import pathlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
@@ -131,9 +131,38 @@ def _normalizer(options: Options) -> dict:
 
 # ---- training ----
 
+# Counts of words, size of the vocabulary, first pieces -> all pieces in order.
+Merge = Callable[[Mapping[str, int], int, Sequence[str]], list[str]]
+
+
+def merge_by_counts(
+    words: Mapping[str, int], vocab_size: int, first: Sequence[str]
+) -> list[str]:
+    """Returns `first` and the pieces that the library makes of it, as BPE does.
+
+    In each step it joins the pair that occurs most often.
+    """
+    model = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    model.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        min_frequency=_MIN_FREQUENCY,
+        special_tokens=list(first),  # the only pieces whose numbers can be given
+        continuing_subword_prefix=PREFIX,
+        show_progress=False,
+    )
+    model.train_from_iterator(repeated(words), trainer)
+    ids = model.get_vocab()
+    return sorted(ids, key=ids.__getitem__)
+
 
 def train_wordpiece(
-    texts: Iterable[str], vocab_size: int, family: Family, *, lowercase: bool
+    texts: Iterable[str],
+    vocab_size: int,
+    family: Family,
+    *,
+    lowercase: bool,
+    merge: Merge = merge_by_counts,
 ) -> WordPiece:
     """Trains exactly `vocab_size` entries; one pass over `texts`.
 
@@ -148,7 +177,7 @@ def train_wordpiece(
     alphabet = _alphabet(words, vocab_size)
     words = {w: count for w, count in words.items() if alphabet.issuperset(w)}
     first = [*family.first, *sorted(alphabet), *_continuations(words)]
-    pieces = _merge(words, vocab_size, first)
+    pieces = merge(words, vocab_size, first)
     if len(pieces) < vocab_size:
         raise UserError(
             f"--tokenizer: the text has only {len(pieces)} different pieces, fewer "
@@ -195,22 +224,7 @@ def _continuations(words: Iterable[str]) -> list[str]:
     return [PREFIX + character for character in sorted(inner)]
 
 
-def _merge(words: dict[str, int], vocab_size: int, first: list[str]) -> list[str]:
-    model = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    model.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=vocab_size,
-        min_frequency=_MIN_FREQUENCY,
-        special_tokens=first,  # the only pieces whose numbers can be given
-        continuing_subword_prefix=PREFIX,
-        show_progress=False,
-    )
-    model.train_from_iterator(repeated(words), trainer)
-    ids = model.get_vocab()
-    return sorted(ids, key=ids.__getitem__)
-
-
-def repeated(words: dict[str, int]) -> Iterator[str]:
+def repeated(words: Mapping[str, int]) -> Iterator[str]:
     """Yields every word as often as it was counted; the trainer takes no counts."""
     most = 10_000  # words a text, so that no text is large
     for word, count in words.items():

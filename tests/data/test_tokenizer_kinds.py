@@ -1,11 +1,6 @@
 """Every kind of tokenizer that can be trained, next to the class in transformers."""
 
-import collections
-import functools
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,36 +8,10 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from encoderjax.data.tokenizers import Layout, load_tokenizer, make_tokenizer
+from encoderjax.data.tokenizers import Layout, load_tokenizer
 from encoderjax.demonstration import _spaced_masks
-from encoderjax.errors import UserError
-from tests.small_corpus import documents
+from tests.data.trained_kinds import KINDS, TEXTS, size_of, tokenizer_of
 
-TEXTS = [line for text in documents(12) for line in text.splitlines()]
-TEXTS += [
-    "Naïve café owners don't sleep: 中文 日本 Über 1,234.56 £5 (yes) [no] <oh>!"
-] * 3
-_SYLLABLES = ["ba", "co", "du", "fe", "gi", "ho", "ju", "ki", "lo", "mu", "ne", "pa"]
-TEXTS += [" ".join(a + b for b in _SYLLABLES) for a in _SYLLABLES] * 2
-SIZE = 250
-BYTES = 310  # of byte-level vocabularies, which need 256 for the bytes alone
-
-# The spec, the model_type that goes with it, the first special tokens and the last.
-KINDS = {
-    "wordpiece_cased": ("bert", "[PAD] [UNK] [CLS] [SEP] [MASK]", ""),
-    "bbpe": ("roberta", "<s> <pad> </s> <unk>", "<mask>"),
-    "bbpe/deberta": ("deberta", "[PAD] [CLS] [SEP] [UNK]", "[MASK]"),
-    "bbpe/modernbert": ("modernbert", "", "[UNK] [CLS] [SEP] [PAD] [MASK]"),
-    "unigram": ("albert", "<pad> <unk> [CLS] [SEP] [MASK]", ""),
-    "unigram_cased": ("albert", "<pad> <unk> [CLS] [SEP] [MASK]", ""),
-    "unigram/xlnet": (
-        "xlnet",
-        "<unk> <s> </s> <cls> <sep> <pad> <mask> <eod> <eop>",
-        "",
-    ),
-    "unigram/xlm_roberta": ("xlm-roberta", "<s> <pad> </s> <unk>", "<mask>"),
-    "unigram/deberta_v2": ("deberta-v2", "[PAD] [CLS] [SEP] [UNK]", "[MASK]"),
-}
 ROLES = ("pad", "unk", "cls", "sep", "mask")
 HARD = [
     "",
@@ -62,15 +31,6 @@ HARD = [
     "\u00a8 \u00b4 a\u00b4b \ufeffc",
 ]
 SPELLED = "The [MASK] of <mask> [SEP][CLS] </s> <pad>a<unk> <sep> <eop> [PAD]"
-
-
-def size_of(kind):
-    return BYTES if kind.startswith("bbpe") else SIZE
-
-
-@functools.cache
-def tokenizer_of(kind):
-    return make_tokenizer(f"{kind}:{size_of(kind)}", lambda: TEXTS)
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -113,6 +73,43 @@ def test_special_tokens_have_their_ids(kind, trained):
     assert trained.tokens(np.flatnonzero(vocabulary.special_V)) == first + last
     assert not (vocabulary.continues_word_V & vocabulary.special_V).any()
     assert trained.mask_token == trained.tokens([vocabulary.mask_id])[0]
+
+
+# The size of the published vocabulary, up to its last special token, and the ids of
+# pad, unk, cls, sep and mask in it. Those of BERT have 99 placeholders behind [PAD],
+# which a trained vocabulary does not need.
+PUBLISHED = {
+    "bbpe": (50_265, (1, 3, 0, 2, 50_264)),
+    "bbpe/deberta": (50_265, (0, 3, 1, 2, 50_264)),
+    "bbpe/modernbert": (50_285, (50_283, 50_280, 50_281, 50_282, 50_284)),
+    "unigram": (30_000, (0, 1, 2, 3, 4)),
+    "unigram_cased": (30_000, (0, 1, 2, 3, 4)),
+    "unigram/xlnet": (32_000, (5, 0, 3, 4, 6)),
+    "unigram/xlm_roberta": (250_002, (1, 3, 0, 2, 250_001)),
+    "unigram/deberta_v2": (128_001, (0, 3, 1, 2, 128_000)),
+}
+
+
+@pytest.mark.parametrize("kind", PUBLISHED)
+def test_special_ids_are_the_published_ones(kind):
+    published, ids = PUBLISHED[kind]
+    vocabulary = tokenizer_of(kind).vocabulary
+    missing = published - vocabulary.size  # between the first ids and the last
+    for role, wanted in zip(ROLES, ids, strict=True):
+        first = wanted < len(ROLES) + 4
+        found = getattr(vocabulary, f"{role}_id")
+        assert found == (wanted if first else wanted - missing), role
+
+
+def test_special_ids_are_those_of_the_configs_of_transformers():
+    import transformers
+
+    for kind, (model_type, _, _) in KINDS.items():
+        config = transformers.AutoConfig.for_model(model_type)
+        wanted = config.pad_token_id
+        if kind == "bbpe/modernbert":  # whose last ids are 83 placeholders
+            wanted -= config.vocab_size - 83 - size_of(kind)
+        assert tokenizer_of(kind).vocabulary.pad_id == wanted, kind
 
 
 # With the model's type, without, and beside a model of another family.
@@ -244,48 +241,6 @@ def test_what_transformers_saves_loads_with_the_same_ids(kind, trained, folder):
         assert loaded.encode_with_specials(text, "b") == ours
 
 
-def test_training_gives_the_same_bytes_in_every_process():
-    program = (
-        "import sys, json\n"
-        "from encoderjax.data.tokenizers import make_tokenizer\n"
-        "texts, specs = json.load(sys.stdin)\n"
-        "print(*(make_tokenizer(s, lambda: texts).sha256 for s in specs))"
-    )
-    kinds = ("bbpe", "bbpe/modernbert", "unigram", "unigram/deberta_v2")
-    specs = [f"{kind}:{size_of(kind)}" for kind in kinds]
-    found = set()
-    for seed, threads in ((1, 1), (2, 2)):
-        variables = {"PYTHONHASHSEED": str(seed), "RAYON_NUM_THREADS": str(threads)}
-        result = subprocess.run(
-            [sys.executable, "-c", program],
-            input=json.dumps([TEXTS, specs]),
-            env={**os.environ, **variables},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        found.add(result.stdout)
-    found.add(" ".join(tokenizer_of(kind).sha256 for kind in kinds) + "\n")
-    assert len(found) == 1
-
-
-def test_repeated_blocks_do_not_stall_the_training():
-    block = [" ".join(TEXTS[i : i + 12]) for i in range(0, 60, 12)] * 400
-    tokenizer = make_tokenizer("unigram:60", lambda: block)
-    assert tokenizer.vocabulary.size == 60
-
-
-def test_texts_are_read_once():
-    class Once(collections.deque):
-        def __iter__(self):
-            while self:
-                yield self.popleft()
-
-    for kind in ("bbpe", "unigram"):
-        tokenizer = make_tokenizer(f"{kind}:{size_of(kind)}", lambda: Once(TEXTS))
-        assert tokenizer.sha256 == tokenizer_of(kind).sha256
-
-
 def test_every_word_has_its_space_in_a_trained_byte_level():
     tokenizer = tokenizer_of("bbpe")
     first, inside = tokenizer.encode(["ship", "the ship"])
@@ -327,37 +282,3 @@ def test_masks_of_a_shown_text_are_read_back(trained):
         shown = _spaced_masks(trained, ids)
         read, _ = trained.encode_with_specials(shown)
         assert read.count(trained.vocabulary.mask_id) == len(chosen), shown
-
-
-@pytest.mark.parametrize(
-    ("spec", "parts"),
-    [
-        ("bbpe:200", ["200", "at least 261"]),
-        ("bbpe:90000", ["only", "ask for at most"]),
-        ("bbpe/roberta:300", ["bbpe/roberta:300", "bbpe/deberta"]),
-        ("bbpe:x", ["'x'", "bbpe:30522"]),
-        ("unigram:90000", ["only", "90000", "ask for at most"]),
-        ("unigram/xlm_roberta:20", ["20", "larger"]),
-    ],
-)
-def test_impossible_specs_are_refused(spec, parts):
-    with pytest.raises(UserError) as caught:
-        make_tokenizer(spec, lambda: TEXTS)
-    assert all(part in str(caught.value) for part in parts), str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("kind", ["bbpe", "unigram", "unigram/xlm_roberta"])
-def test_the_size_that_the_message_names_is_possible(kind):
-    with pytest.raises(UserError) as caught:
-        make_tokenizer(f"{kind}:9000", lambda: TEXTS)
-    most = int(str(caught.value).rpartition(" ")[2])
-    assert make_tokenizer(f"{kind}:{most}", lambda: TEXTS).vocabulary.size == most
-    with pytest.raises(UserError):
-        make_tokenizer(f"{kind}:{most + 1}", lambda: TEXTS)
-
-
-def test_nothing_to_train_on():
-    for kind in ("bbpe", "unigram"):
-        with pytest.raises(UserError, match="no words"):
-            make_tokenizer(f"{kind}:300", lambda: ["", " \n"])

@@ -1,7 +1,5 @@
 """Words of a new domain behind an old vocabulary, in every kind of tokenizer."""
 
-import json
-
 import pytest
 from transformers import AutoTokenizer
 
@@ -95,16 +93,6 @@ def test_prepare_extends_once_and_says_what_it_added(tokenizers, tmp_path):
     assert again.fingerprint == corpus.fingerprint
     with pytest.raises(UserError, match=r"--extend_vocabulary=0 differs from 2"):
         prepare(tmp_path, tmp_path / "old", extend_vocabulary=0)
-
-
-def test_corpora_from_before_count_as_not_extended(tokenizers, tmp_path):
-    tokenizers["wordpiece"].save(tmp_path / "old")
-    corpus, _ = prepare(tmp_path, tmp_path / "old", extend_vocabulary=0)
-    manifest = json.loads((corpus.folder / "manifest.json").read_text())
-    del manifest["settings"]["extend_vocabulary"]
-    (corpus.folder / "manifest.json").write_text(json.dumps(manifest))
-    _, lines = prepare(tmp_path, tmp_path / "old", extend_vocabulary=0)
-    assert "already prepared" in lines[0]
 
 
 def test_a_trained_vocabulary_is_made_larger_instead(tmp_path):
