@@ -1,6 +1,7 @@
 """Invented text with a little structure, so that a model has something to learn."""
 
 import itertools
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,13 +60,34 @@ def prepare_small_corpus(
     )
 
 
+def prepare_group(folder: Path, sizes: dict[str, int]) -> Path:
+    """Prepares a group of corpora with so many documents, and one tokenizer."""
+    texts = folder / "texts"
+    group = folder / "group"
+    texts.mkdir()
+    tokenizer = "wordpiece:180"
+    for seed, (name, count) in enumerate(sizes.items()):
+        (texts / f"{name}.txt").write_text("\n\n".join(documents(count, seed)))
+        prepare_corpus(
+            source=str(texts / f"{name}.txt"),
+            out=group / name,
+            tokenizer=tokenizer,
+            validation=0.1,
+            report=lambda text: None,
+        )
+        tokenizer = str(group / name)
+    described = {"format": 1, "members": sorted(sizes)}
+    (group / "mixture.json").write_text(json.dumps(described))
+    return group
+
+
 def split_of(folder: Path, shards: list[list[list[int]]]) -> Split:
     """Returns a split whose documents have sentences of the given lengths.
 
     `shards[s][d]` lists the lengths of the sentences of document d of shard s. The
     tokens count up from 0 through the whole split, so a token tells its position.
     """
-    position, counts = 0, []
+    position, counts = 0, {}
     folder.mkdir(parents=True, exist_ok=True)
     for number, shard in enumerate(shards):
         written = []
@@ -77,5 +99,7 @@ def split_of(folder: Path, shards: list[list[list[int]]]) -> Split:
             ]
             written.append(sentences)
         part = ShardSplit.from_documents(written, np.dtype("u4"))
-        counts.append(write_shard(folder, number, {"train": part})["counts"]["train"])
+        name, unigrams_V = f"{number:05d}-0000", np.zeros(0, np.int64)
+        record = write_shard(folder, name, {"train": part}, unigrams_V)
+        counts[name] = record["counts"]["train"]
     return Split(folder, "train", counts)

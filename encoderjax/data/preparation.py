@@ -1,39 +1,58 @@
 """Makes a prepared corpus of documents: sample, tokenizer, shards, manifest.
 
-A run that was interrupted reads the source again, passes over the shards that are
-whole, and goes on; the folder it leaves is the same, byte for byte, as that of a
-run without interruption.
+Each pass over the source is one function of a part of it, run by whoever there is
+(`workers`). A run that was interrupted passes over the shards that are whole and goes
+on; the folder it leaves is the same, byte for byte, as that of a run without
+interruption, by any number of workers.
 """
 
-import hashlib
-import json
+import array
+import collections
+import dataclasses
+import functools
 import pathlib
 import shutil
 import tempfile
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 
-import numpy as np
-
+from encoderjax.data import beginning, sources, storage
 from encoderjax.data import corpus as corpus_format
-from encoderjax.data import sources
-from encoderjax.data.corpus import MANIFEST, UNFINISHED, Corpus
-from encoderjax.data.random import hash_words, site_number
-from encoderjax.data.sharding import Report, Sharding
-from encoderjax.data.sources import Document, DocumentForm, SentenceForm
-from encoderjax.data.tokenizers import (
-    Tokenizer,
-    is_trained,
-    load_tokenizer,
-    make_tokenizer,
+from encoderjax.data.corpus import MIXTURE, Corpus
+from encoderjax.data.documents import DocumentForm, Reading, SentenceForm
+from encoderjax.data.finishing import finish_corpus, no_tokens
+from encoderjax.data.meter import Meter, Report
+from encoderjax.data.selection import Selection, digest_of, repeated, sorted_digests
+from encoderjax.data.sharding import (
+    Job,
+    Progress,
+    Task,
+    digests_name,
+    repeats_name,
+    write_shards,
 )
-from encoderjax.data.vocabulary_extension import extend_tokenizer
+from encoderjax.data.shares import ALPHA
+from encoderjax.data.sources import Part
+from encoderjax.data.tokenizers import is_trained
+from encoderjax.data.trouble import Trouble
+from encoderjax.data.vocabularies import (
+    check_tokenizer,
+    refuse_other_tokenizer,
+    save_tokenizer,
+)
+from encoderjax.data.workers import InPlace, Workers
 from encoderjax.errors import UserError
 
-_SAMPLE = 200_000_000  # characters of text that a tokenizer is trained on
+_SHARDS = 64  # of a corpus, unless they would be smaller or larger than
+_SHARD_SIZES = (16 * 10**6, 256 * 10**6)  # bytes of text
 
 
-def prepare_corpus(
+def prepare_corpus(*, out: str | pathlib.Path, **options) -> Corpus:
+    """Prepares one corpus, as `prepare` does, and opens it."""
+    prepare(out=out, **options)
+    return Corpus.open(out)
+
+
+def prepare(
     *,
     source: str,
     out: str | pathlib.Path,
@@ -41,203 +60,256 @@ def prepare_corpus(
     text_key: str = "text",
     sentences: SentenceForm = "auto",
     documents: DocumentForm = "auto",
+    language_key: str = "",
+    languages: str = "",
+    alpha: float = ALPHA,
+    min_chars: int = 1,
+    max_chars: int = 0,
+    sample: float = 1.0,
+    deduplicate: bool = False,
+    strict: bool = False,
+    tfds_dir: str = "",
     validation: float = 0.01,
     seed: int = 0,
-    shard_mb: int = 64,
+    shard_mb: int = 0,
     extend_vocabulary: int = 0,
+    workers: Workers | None = None,
     report: Report = print,
-) -> Corpus:
+) -> None:
     """Prepares `source` to the folder `out`, or continues, or finds it done.
+
+    With languages, each has a corpus of its own in `out`.
 
     Args:
       tokenizer: a path, or a kind and size to train, such as "wordpiece:30522".
+      text_key: and the next three, strict, tfds_dir: see `Reading`.
+      languages: those that are taken, separated by commas; '' = all.
+      alpha: a language with n sentences has a part of n^alpha in the sample that a
+        tokenizer is trained on.
+      min_chars: and the next: documents with less or more text are left out.
+      sample: the share of documents that is taken.
+      deduplicate: whether of documents with the same text only the first is taken.
+      validation: the share of documents that is held out, at most one half.
+      shard_mb: megabytes (10^6) of text in a shard; 0 = by the size of the source.
       extend_vocabulary: how many words of the source a loaded tokenizer is given, of
         those that it splits.
-      validation: the share of documents that is held out, at most one half.
-      shard_mb: megabytes (10^6) of text in a shard; memory grows with it.
+      workers: who does the work; this process if not given.
       report: is given lines for people to read.
     """
-    if not 0 <= validation <= 0.5:
-        raise UserError(f"--validation={validation} is not a share from 0 to 0.5")
-    if seed < 0:
-        raise UserError(f"--seed={seed} is negative; use 0 or more")
-    if shard_mb < 1:
-        raise UserError(f"--shard_mb={shard_mb} is not a size; use 1 or more")
-    if extend_vocabulary < 0 or (extend_vocabulary and is_trained(tokenizer)):
-        raise UserError(
-            f"--extend_vocabulary={extend_vocabulary} must be 0 or a number of words "
-            f"for a tokenizer that is loaded, not --tokenizer={tokenizer}; give its "
-            "path, or train a larger one"
-        )
+    reading = Reading(text_key, sentences, documents, language_key, strict, tfds_dir)
+    selection = Selection(
+        min_chars=min_chars,
+        max_chars=max_chars,
+        languages=tuple(filter(None, map(str.strip, languages.split(",")))),
+        share=sample,
+        seed=seed,
+    )
     settings = {
         "source": source,
         "tokenizer": tokenizer,
         "text_key": text_key,
         "sentences": sentences,
         "documents": documents,
+        "language_key": language_key,
+        "languages": languages,
+        "alpha": alpha,
+        "min_chars": min_chars,
+        "max_chars": max_chars,
+        "sample": sample,
+        "deduplicate": deduplicate,
         "validation": validation,
         "seed": seed,
         "shard_mb": shard_mb,
         "extend_vocabulary": extend_vocabulary,
-        "input": _input_digest(source),
     }
-    out = pathlib.Path(out)
-    if _begin(out, settings):
+    _check(settings)
+    check_tokenizer(tokenizer)
+    parts = tuple(sources.source_parts(source, reading, without=out))
+    settings["input"] = beginning.input_digest(source, parts)
+    if beginning.begin(out, settings, parts):
+        refuse_other_tokenizer(str(out), settings)
         report(f"{out} is already prepared")
-        return Corpus.open(out)
+    else:
+        job = Job(
+            out=str(out),
+            parts=parts,
+            reading=reading,
+            selection=selection,
+            shard_size=shard_mb * 10**6 or _shard_size(parts),
+            validation=validation,
+            seed=seed,
+            without_repeats=deduplicate,
+        )
+        _Preparation(job, settings, workers or InPlace(), report).run()
 
-    def read() -> Iterator[Document]:
-        return sources.documents(
-            source, text_key=text_key, sentences=sentences, documents=documents
+
+def _check(settings: dict) -> None:
+    """Refuses settings that have no meaning, those of `Reading` etc. aside."""
+    validation, alpha = settings["validation"], settings["alpha"]
+    if not 0 <= validation <= 0.5:
+        raise UserError(f"--validation={validation} is not a share from 0 to 0.5")
+    if not 0 <= alpha <= 1:
+        raise UserError(f"--alpha={alpha} is not a number from 0 to 1")
+    if not 0 <= settings["seed"] < 2**64:
+        raise UserError(f"--seed={settings['seed']} is not a number from 0 to 2^64 - 1")
+    if settings["shard_mb"] < 0:
+        raise UserError(
+            f"--shard_mb={settings['shard_mb']} is not a size; use 1 or more, or 0 for "
+            "one that follows from the source's"
+        )
+    if settings["languages"] and not settings["language_key"]:
+        raise UserError(
+            f"--languages={settings['languages']} needs --language_key, which tells "
+            "the language of a document: a field of its record, 'file' or 'folder'"
+        )
+    extend_by, tokenizer = settings["extend_vocabulary"], settings["tokenizer"]
+    if extend_by < 0 or (extend_by and is_trained(tokenizer)):
+        raise UserError(
+            f"--extend_vocabulary={extend_by} must be 0 or a number of words for a "
+            f"tokenizer that is loaded, not --tokenizer={tokenizer}; give its path, or "
+            "train a larger one"
         )
 
-    made = _saved_tokenizer(out, tokenizer, extend_vocabulary, seed, read, report)
-    job = Sharding(out, made, validation, seed, shard_mb * 10**6, report)
-    job.write_shards(read())
-    return job.finish(settings)
+
+def _shard_size(parts: Iterable[Part]) -> int:
+    """Returns bytes of text, so that there are neither too many shards nor too few."""
+    smallest, largest = _SHARD_SIZES
+    expected = sum(part.expected_text for part in parts)
+    return min(max(expected // _SHARDS, smallest), largest)
 
 
-# ---- beginning and continuing ----
+# ---- the passes ----
 
 
-def _input_digest(source: str) -> str:
-    """Names the source's files by name and size: other input, other digest."""
-    files = [(path.name, path.stat().st_size) for path in sources.source_files(source)]
-    if source == "demo":
-        files.append((sources.demo_version(), 0))
-    return hashlib.sha256(json.dumps(files).encode()).hexdigest()
+@dataclasses.dataclass
+class _Preparation:
+    """One run of preparing: what is needed on the way, then the shards."""
 
+    job: Job
+    settings: dict
+    workers: Workers
+    report: Report
 
-def _begin(out: pathlib.Path, settings: dict) -> bool:
-    """Marks `out` as being prepared; returns whether it is finished already."""
-    for name in (MANIFEST, UNFINISHED):
-        # Without a tokenizer nothing was made yet, and settings may still change.
-        if (out / name).is_file() and (out / "tokenizer.json").is_file():
-            _refuse_other_settings(out, _read_settings(out / name), settings)
-            return name == MANIFEST
-    begun = (out / UNFINISHED).is_file()
-    if out.is_file() or (out.is_dir() and any(out.iterdir()) and not begun):
-        raise UserError(
-            f"--out={out} is there and is not a corpus; choose a new or empty folder"
-        )
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--out={out} cannot be made: {error.strerror}") from error
-    corpus_format.write_json(out / UNFINISHED, {"settings": settings})
-    return False
+    def run(self) -> None:
+        """Does what is missing."""
+        job = self.job
+        beginning.remove_partial(job.out)
+        storage.make_folder(job.work)
+        if job.without_repeats:
+            self._find_repeats()
+        save_tokenizer(job, self.settings, self.workers, self.report)
+        self._write()
+        beginning.end(job.out)
 
-
-def _read_settings(path: pathlib.Path) -> dict:
-    try:
-        return json.loads(path.read_bytes())["settings"]
-    except (ValueError, TypeError, KeyError) as error:
-        raise UserError(
-            f"{path} is damaged; delete {path.parent} and prepare it anew"
-        ) from error
-
-
-def _refuse_other_settings(out: pathlib.Path, found: dict, settings: dict) -> None:
-    found = {"extend_vocabulary": 0, **found}  # which older corpora do not say
-    for name, value in settings.items():
-        if found.get(name) == value:
-            continue
-        remedy = "choose another --out or delete that folder"
-        if name == "input":
-            raise UserError(
-                f"--out={out} was prepared when --source={settings['source']} had "
-                f"other files or sizes; {remedy}"
+    def _find_repeats(self) -> None:
+        """Lists the documents that come again, for all later passes."""
+        job, numbers = self.job, range(len(self.job.parts))
+        if all(
+            storage.find_file(storage.join(job.work, repeats_name(part)))
+            for part in numbers
+        ):
+            return
+        alone = dataclasses.replace(job, without_repeats=False)
+        meter = Meter("duplicates", self._expected(), self.report)
+        hash_part = functools.partial(_hash_part, alone)
+        total = 0
+        for _, count in self.workers.results(hash_part, numbers, meter.add):
+            total += count
+        corpus_format.allow_open_files(len(numbers))
+        with tempfile.TemporaryDirectory() as scratch:
+            digests = [
+                corpus_format.mapped_array(
+                    storage.join(job.work, digests_name(part)), scratch
+                )
+                for part in numbers
+            ]
+            found = repeated(digests)
+        for part, again_D in zip(numbers, found, strict=True):
+            corpus_format.write_array(
+                storage.join(job.work, repeats_name(part)), again_D
             )
-        raise UserError(
-            f"--{name}={value} differs from {found.get(name)}, with which --out={out} "
-            f"was prepared; {remedy}"
-        )
+        count = sum(map(len, found))
+        self.report(f"{count:,} of {total:,} documents repeat an earlier one")
+
+    def _write(self) -> None:
+        """Writes the shards, and the manifests over them."""
+        job = self.job
+        tasks = self._tasks()
+        meter = Meter("tokens", self._expected(), self.report)
+        write = functools.partial(write_shards, job)
+        shards: dict[str, set[str]] = collections.defaultdict(set)
+        forms: collections.Counter[tuple[str, str]] = collections.Counter()
+        trouble = Trouble()
+        for number, written in self.workers.results(write, tasks, meter.add):
+            for language, name in written.shards:
+                shards[language].add(name)
+            if tasks[number].stripe == 0:  # the others have read the same
+                forms += written.forms
+                trouble.merge(written.trouble)
+        source = self.settings["source"]
+        if not shards:
+            raise sources.no_documents(source, trouble)
+        self._look_again()
+        for (of_sentences, of_documents), count in sorted(forms.items()):
+            form = f"sentences={of_sentences}, documents={of_documents}"
+            self.report(f"{count:,} {'file' if count == 1 else 'files'}: {form}")
+        finished = [
+            language
+            for language, names in sorted(shards.items())
+            if finish_corpus(
+                job, language, sorted(names), self.settings, forms, self.report
+            )
+        ]
+        if not finished:
+            raise no_tokens(source)
+        for language in job.selection.languages:
+            if language not in shards:
+                self.report(f"warning: no document of language {language} was found")
+        if job.reading.language_key:
+            mixture = {"format": 1, "members": finished, "settings": self.settings}
+            corpus_format.write_json(storage.join(job.out, MIXTURE), mixture)
+        for line in trouble.lines():
+            self.report(line)
+        self.report(meter.summary())
+
+    def _look_again(self) -> None:
+        """Refuses a source that has changed while it was read."""
+        job, settings = self.job, self.settings
+        parts = sources.source_parts(settings["source"], job.reading, without=job.out)
+        beginning.refuse_changed_files(job.out, settings, parts)
+
+    def _tasks(self) -> list[Task]:
+        """Returns the work on the shards, the largest pieces of it first.
+
+        The shards of a part are shared where there are few parts for the workers.
+        """
+        job, count = self.job, self.workers.count
+        tasks = []
+        for number, part in enumerate(job.parts):
+            expected = part.expected_text
+            stripes = 1
+            if len(job.parts) < 2 * count:
+                stripes = max(1, min(count, round(expected / job.shard_size)))
+            tasks += [
+                (-expected / stripes, Task(number, stripe, stripes))
+                for stripe in range(stripes)
+            ]
+        return [task for _, task in sorted(tasks, key=lambda pair: pair[0])]
+
+    def _expected(self) -> int:
+        """Returns about how many bytes of text the source has."""
+        return sum(part.expected_text for part in self.job.parts)
 
 
-# ---- the tokenizer ----
-
-
-def _saved_tokenizer(
-    out: pathlib.Path,
-    spec: str,
-    extend_by: int,
-    seed: int,
-    read: Callable[[], Iterable[Document]],
-    report: Report,
-) -> Tokenizer:
-    """Returns the tokenizer that lies in `out`, making it first if need be."""
-    spec = _inside_workdir(spec)
-    if not (out / "tokenizer.json").is_file():
-        start = time.perf_counter()
-        made = make_tokenizer(spec, lambda: _sample(read(), seed))
-        if extend_by:
-            made = _extended(made, spec, _sample(read(), seed), extend_by, report)
-        try:
-            made.save(out)
-        except OSError as error:
-            raise corpus_format.write_error(out, error) from error
-        seconds = time.perf_counter() - start
-        did = f"trained in {seconds:.1f} s" if is_trained(spec) else f"from {spec}"
-        cased = "uncased" if made.lowercase else "cased"
-        report(f"tokenizer: {made.vocabulary.size:,} entries, {cased}, {did}")
-        return made
-    kept = load_tokenizer(out)
-    if not is_trained(spec) and not _comes_from(kept, load_tokenizer(spec), extend_by):
-        raise UserError(
-            f"--tokenizer={spec} has changed since --out={out} was begun; choose "
-            "another --out or delete that folder"
-        )
-    return kept
-
-
-def _inside_workdir(spec: str) -> str:
-    """Returns `spec`, or where it is a run's workdir the folder of its tokenizer."""
-    inner = pathlib.Path(spec) / "tokenizer"
-    return str(inner) if (inner / "tokenizer.json").is_file() else spec
-
-
-def _comes_from(kept: Tokenizer, loaded: Tokenizer, extend_by: int) -> bool:
-    """Says whether the kept tokenizer is the loaded one, or was extended from it."""
-    if not extend_by:
-        return kept.sha256 == loaded.sha256
-    size = loaded.vocabulary.size
-    longer = kept.vocabulary.size >= size
-    return longer and kept.tokens(range(size)) == loaded.tokens(range(size))
-
-
-def _extended(
-    tokenizer: Tokenizer, spec: str, texts: Iterable[str], count: int, report: Report
-) -> Tokenizer:
-    """Returns the tokenizer with words of the source behind its vocabulary."""
-    extended, words = extend_tokenizer(tokenizer, texts, count, spec)
-    shown = ", ".join(words[:8]) + (", ..." if len(words) > 8 else "")
-    fewer = "" if len(words) == count else f" of {count:,} (it splits no more)"
-    sizes = f"{tokenizer.vocabulary.size:,} -> {extended.vocabulary.size:,} entries"
-    report(f"vocabulary: {len(words):,}{fewer} words added, {sizes}: {shown}")
-    return extended
-
-
-def _sample(documents: Iterable[Document], seed: int) -> list[str]:
-    """Returns the texts of at most about `_SAMPLE` characters of documents.
-
-    Each document has a random 32-bit number, and those below a limit are kept; the
-    limit is halved whenever they are too many. So it is one pass, in bounded
-    memory, and the sample is uniform whatever the length of the source.
-    """
-    site = site_number("prepare/sample")
-    kept: list[tuple[int, str]] = []
-    size, limit = 0, 2**32
-    for index, document in enumerate(documents):
-        if limit < 2**32 and hash_words(seed, site, index)[0] >= limit:
-            continue
-        kept.append((index, document.text))
-        size += len(document.text)
-        while size > _SAMPLE and len(kept) > 1:
-            limit //= 2
-            numbers = hash_words(seed, site, np.array([index for index, _ in kept]))
-            kept = [k for k, n in zip(kept, numbers, strict=True) if n < limit]
-            size = sum(len(text) for _, text in kept)
-    return [text for _, text in kept]
+def _hash_part(job: Job, part: int, progress: Progress) -> int:
+    """Keeps the hashes of the documents of a part; returns how many there are."""
+    digests = array.array("Q")
+    for number, document in job.documents(part, Trouble()):
+        digests.extend((*digest_of(document.text), number))
+        progress(document.size)
+    digests_D = sorted_digests(digests)
+    corpus_format.write_array(storage.join(job.work, digests_name(part)), digests_D)
+    return len(digests_D)
 
 
 # ---- the demo ----
@@ -251,7 +323,8 @@ def demo_corpus(
     Several processes may ask at once: each prepares a folder of its own and the
     first to finish moves it into place.
     """
-    target = cache / f"demo-{tokenizer_spec.replace(':', '-').replace('/', '-')}"
+    spec = tokenizer_spec.replace(":", "-").replace("/", "-")
+    target = cache / f"demo-{spec}-{corpus_format.FORMAT}"
     if target.is_dir():
         return target
     try:

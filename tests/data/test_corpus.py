@@ -113,6 +113,27 @@ def test_sharded_array_is_the_concatenation(sizes):
         array.slice(0, len(whole) + 1)
 
 
+@pytest.mark.parametrize("sizes", [[50], [30, 0, 40, 10], [0, 20], [20, 0]])
+@pytest.mark.parametrize("added", [0, 7])
+def test_spans_of_a_sharded_array_are_those_of_the_concatenation(sizes, added):
+    rng = np.random.default_rng(0)
+    parts = random_parts(rng, sizes)
+    whole = np.concatenate(parts) + np.uint16(added)
+    array = ShardedArray(parts, [added] * len(parts))
+    ends = np.sort(rng.integers(0, len(whole) + 1, (60, 2)), axis=1)
+    ends[:4] = [(0, len(whole)), (len(whole), len(whole)), (0, 0), (3, 3)]
+    expected = np.concatenate([whole[start:stop] for start, stop in ends])
+    starts, lengths = ends[:, 0], ends[:, 1] - ends[:, 0]
+    found = array.read(starts, lengths)
+    assert np.array_equal(found, expected)
+    assert found.dtype == np.uint16
+    nothing = np.zeros(0, int)
+    assert array.read(nothing, nothing).shape == (0,)
+    for wrong in ((-1, 2), (0, len(whole) + 1)):
+        with pytest.raises(IndexError):
+            array.read(*(np.array([number]) for number in wrong))
+
+
 def test_joined_offsets_are_those_of_the_joined_parts():
     lengths = [[3, 1, 2], [], [4], [5, 5]]
     parts = [np.cumsum([0, *part]) for part in lengths]
@@ -130,13 +151,14 @@ def small_split(count=3):
 
 def test_written_arrays_are_what_numpy_reads(tmp_path):
     empty = ShardSplit.from_documents([], np.dtype(np.uint16))
-    record = write_shard(tmp_path, 7, {"train": small_split(), "validation": empty})
-    assert shard_record(tmp_path, 7) == record
+    splits = {"train": small_split(), "validation": empty}
+    record = write_shard(tmp_path, "00002-0007", splits, np.arange(9))
+    assert shard_record(tmp_path, "00002-0007") == record
     for name, array in small_split().arrays().items():
-        read = np.load(tmp_path / f"train-00007.{name}.npy", mmap_mode="r")
+        read = np.load(tmp_path / f"train-00002-0007.{name}.npy", mmap_mode="r")
         assert np.array_equal(read, array)
         assert read.dtype == array.dtype
-    tokens = np.load(tmp_path / "validation-00007.tokens.npy", mmap_mode="r")
+    tokens = np.load(tmp_path / "validation-00002-0007.tokens.npy", mmap_mode="r")
     assert tokens.shape == (0,)
     assert record["counts"]["validation"] == dict.fromkeys(
         ("documents", "sentences", "tokens"), 0
@@ -146,28 +168,29 @@ def test_written_arrays_are_what_numpy_reads(tmp_path):
 def test_a_full_disk_leaves_no_shard(tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    splits, unigrams_V = {"train": small_split(60_000)}, np.zeros(9, np.int64)
     try:
         with pytest.raises(UserError, match=r"cannot write .* run the same command"):
-            write_shard(tmp_path, 0, {"train": small_split(60_000)})
+            write_shard(tmp_path, "00000-0000", splits, unigrams_V)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert list(tmp_path.iterdir()) == []
-    assert shard_record(tmp_path, 0) is None
+    assert not list(tmp_path.glob("*tokens*"))
+    assert shard_record(tmp_path, "00000-0000") is None
 
 
 def test_damage_is_found(copied):
-    path = copied / "train-00000.tokens.npy"
+    path = copied / "train-00000-0000.tokens.npy"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    with pytest.raises(UserError, match=r"train-00000.tokens.npy is damaged"):
+    with pytest.raises(UserError, match=r"train-00000-0000.tokens.npy is damaged"):
         Corpus.open(copied).verify()
     path.write_bytes(content[:-1])
     size = len(content)
     with pytest.raises(UserError, match=f"has {size - 1} bytes.* says {size}"):
         Corpus.open(copied)
     path.unlink()
-    with pytest.raises(UserError, match=r"train-00000.tokens.npy is missing"):
+    with pytest.raises(UserError, match=r"train-00000-0000.tokens.npy is missing"):
         Corpus.open(copied)
 
 
@@ -184,7 +207,7 @@ def test_another_tokenizer_is_refused(copied):
         ("other", "", "not a prepared corpus"),
         ("preparing.json", "{}", "interrupted"),
         ("manifest.json", "{", "damaged"),
-        ("manifest.json", '{"format": 99}', "format 99, this version reads 1"),
+        ("manifest.json", '{"format": 99}', "format 99, this version reads 2"),
     ],
 )
 def test_other_folders_are_refused(tmp_path, name, content, part):
