@@ -3,17 +3,26 @@
 Shapes: B rows of a batch, L length, S pieces of the rows, T tokens of text.
 """
 
+from typing import Protocol
+
 import numpy as np
 
 from encoderjax.data.records import joined_ranges
-from encoderjax.data.stream import TextStream
 from encoderjax.data.tokenizers import Layout
 
 Batch = dict[str, np.ndarray]
 
 
+class Stream(Protocol):
+    """The text that spans are read from, of one corpus or of several."""
+
+    def read(self, starts_S: np.ndarray, lengths_S: np.ndarray) -> np.ndarray:
+        """Returns the ids of all spans, one after the other."""
+        ...
+
+
 def assemble(
-    stream: TextStream,
+    stream: Stream,
     layout: Layout,
     pad_id: int,
     pieces: tuple[np.ndarray, np.ndarray],
@@ -48,22 +57,24 @@ def assemble(
     column_S += begin_B[row_S]
     cell_S = row_S * length + column_S  # its first place in the flattened rows
 
-    ids = np.full(num_rows * length, pad_id, np.int32)
-    first_S2 = cell_S[:, None] + np.stack([np.full_like(row_S, a_first), b_first_S], 1)
-    ids[_cells(first_S2, length_S2, records_S["reversed"])] = stream.read(
-        records_S["start"].ravel(), length_S2.ravel()
-    )
-    for place, token in enumerate(layout.before):
-        ids[cell_S + place] = token
-    for place, token in enumerate(layout.between):
-        ids[(cell_S + a_last_S + place)[paired_S]] = token
-    for place, token in enumerate(layout.after):
-        ids[cell_S + b_last_S + place] = token
-
     columns_L = np.arange(length)
     mask_BL = columns_L < (begin_B + used_B)[:, None]
     if layout.pads_left:
         mask_BL &= columns_L >= begin_B[:, None]
+
+    ids = np.full(num_rows * length, pad_id, np.int32)
+    is_text = mask_BL.flatten()
+    special = [(cell_S + place, token) for place, token in enumerate(layout.before)]
+    for place, token in enumerate(layout.between):
+        special.append(((cell_S + a_last_S + place)[paired_S], token))
+    for place, token in enumerate(layout.after):
+        special.append((cell_S + b_last_S + place, token))
+    for cells, token in special:
+        ids[cells] = token
+        is_text[cells] = False
+    # Pieces lie in the order of their spans, so the text fills what is left in order.
+    ids[is_text] = _read(stream, records_S)
+
     second_B = np.full(num_rows, length)
     second_B[row_S[paired_S]] = (column_S + b_first_S)[paired_S]
     second_BL = mask_BL & (columns_L >= second_B[:, None])
@@ -80,16 +91,17 @@ def assemble(
     return batch | _numbered(cell_S, column_S, mask_BL) if packed else batch
 
 
-def _cells(
-    first_S2: np.ndarray, length_S2: np.ndarray, reversed_S: np.ndarray
-) -> np.ndarray:
-    """Returns the cell of each token that is read; backward text is written so."""
-    if not reversed_S.any():
-        return joined_ranges(first_S2.ravel(), length_S2.ravel())
-    backward_S1 = reversed_S[:, None]
-    first_S2 = first_S2 + np.where(backward_S1, length_S2 - 1, 0)
-    steps_S2 = np.where(backward_S1, -1, np.ones_like(length_S2))
-    return joined_ranges(first_S2.ravel(), length_S2.ravel(), steps_S2.ravel())
+def _read(stream: Stream, records_S: np.ndarray) -> np.ndarray:
+    """Returns the text of pieces, one after the other; backward text is turned."""
+    length_S2 = records_S["length"].astype(np.int64)
+    ids_T = stream.read(records_S["start"].ravel(), length_S2.ravel())
+    if not records_S["reversed"].any():
+        return ids_T
+    backward_S2 = np.broadcast_to(records_S["reversed"][:, None], length_S2.shape)
+    ends = np.cumsum(length_S2)
+    lengths, backward = length_S2.ravel(), backward_S2.ravel()
+    first = np.where(backward, ends - 1, ends - lengths)
+    return ids_T[joined_ranges(first, lengths, np.where(backward, -1, 1))]
 
 
 def _numbered(cell_S: np.ndarray, column_S: np.ndarray, mask_BL: np.ndarray) -> Batch:

@@ -118,41 +118,93 @@ class KeyedDraws:
 
 # ---- the order of an epoch ----
 
+_TINY = 32  # below this many items a batch may have thousands of epochs of them
 _SMALL = 65_536  # below this many items a plain shuffle is cheap and simpler
 _ROUNDS = 6
 
 
-def permuted(indices: np.ndarray, size: int, seed: int, epoch: int) -> np.ndarray:
-    """Returns where a pseudo-random permutation of range(size) puts `indices`.
+def permuted(
+    indices: np.ndarray, sizes: int | np.ndarray, seed: int, epochs: int | np.ndarray
+) -> np.ndarray:
+    """Returns where pseudo-random permutations of range(size) put `indices`, int64 [B].
 
-    Any part of the permutation costs the same and nothing of length `size` is
-    held: a Feistel network over the next power of two, walked until the value is
-    below `size` (under two walks on average).
+    There is one for each size and epoch, which are broadcast against the indices. Any
+    part of one costs the same: those of many items are computed, not held.
     """
-    if size < _SMALL:
-        return _shuffled(size, seed, epoch)[indices]
-    bits = int(size - 1).bit_length()
-    values = np.asarray(indices, np.uint64).copy()
-    outside = np.ones(values.shape, bool)
+    indices_B, sizes_B, epochs_B = np.broadcast_arrays(indices, sizes, epochs)
+    found_B = np.empty(len(indices_B), np.int64)
+    tiny_B, large_B = sizes_B < _TINY, sizes_B >= _SMALL
+    for chosen_B, place in (
+        (tiny_B, _placed_tiny),
+        (~tiny_B & ~large_B, _placed_small),
+        (large_B, _placed_large),
+    ):
+        if chosen_B.any():
+            found_B[chosen_B] = place(
+                indices_B[chosen_B], sizes_B[chosen_B], epochs_B[chosen_B], seed
+            )
+    return found_B
+
+
+def _placed_tiny(
+    indices_B: np.ndarray, sizes_B: np.ndarray, epochs_B: np.ndarray, seed: int
+) -> np.ndarray:
+    """Sorts random keys of all items of each epoch, all epochs at once."""
+    items_C = np.arange(sizes_B.max())
+    keys_BC = hash_words(seed, epochs_B[:, None], items_C).astype(np.uint64)
+    keys_BC[items_C >= sizes_B[:, None]] = _WORD + 1  # what there is not comes last
+    order_BC = np.argsort(keys_BC, axis=1, kind="stable")
+    return order_BC[np.arange(len(indices_B)), indices_B]
+
+
+def _placed_small(
+    indices_B: np.ndarray, sizes_B: np.ndarray, epochs_B: np.ndarray, seed: int
+) -> np.ndarray:
+    """Reads from shuffles of all items, which are kept for a while."""
+    found_B = np.empty(len(indices_B), np.int64)
+    shuffle_B = epochs_B * _SMALL + sizes_B
+    for number in np.unique(shuffle_B).tolist():
+        here = shuffle_B == number
+        epoch, size = divmod(number, _SMALL)
+        found_B[here] = _shuffled(size, seed, epoch)[indices_B[here]]
+    return found_B
+
+
+def _placed_large(
+    indices_B: np.ndarray, sizes_B: np.ndarray, epochs_B: np.ndarray, seed: int
+) -> np.ndarray:
+    """Walks a Feistel network over the next power of two until it is below the size.
+
+    Under two walks on average.
+    """
+    bits_B = np.frexp((sizes_B - 1).astype(np.float64))[1].astype(np.uint64)
+    values_B = indices_B.astype(np.uint64)
+    outside = np.ones(len(values_B), bool)
     while outside.any():
-        values[outside] = _feistel(values[outside], bits, seed, epoch)
-        outside = values >= size
-    return values.astype(np.int64)
+        values_B[outside] = _feistel(
+            values_B[outside], bits_B[outside], seed, epochs_B[outside]
+        )
+        outside = values_B >= sizes_B.astype(np.uint64)
+    return values_B.astype(np.int64)
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=512)  # one or two a member of a mixture; 128 KB at most
 def _shuffled(size: int, seed: int, epoch: int) -> np.ndarray:
     key = (int(hash_words(seed, epoch)[0]) << 32) | int(hash_words(epoch, seed)[0])
-    return np.random.Generator(np.random.Philox(key=key)).permutation(size)
+    order = np.random.Generator(np.random.Philox(key=key)).permutation(size)
+    return order.astype(np.uint16)
 
 
-def _feistel(values: np.ndarray, bits: int, seed: int, epoch: int) -> np.ndarray:
-    """Applies the rounds; the halves differ by a bit when `bits` is odd."""
-    low, high = bits // 2, bits - bits // 2
-    right = values & np.uint64((1 << low) - 1)
-    left = values >> np.uint64(low)
+def _feistel(
+    values_B: np.ndarray, bits_B: np.ndarray, seed: int, epochs_B: np.ndarray
+) -> np.ndarray:
+    """Applies the rounds; the halves differ by a bit when the bits are odd."""
+    one = np.uint64(1)
+    low_B, high_B = bits_B >> one, bits_B - (bits_B >> one)
+    right_B = values_B & ((one << low_B) - one)
+    left_B = values_B >> low_B
     for number in range(_ROUNDS):  # even, so the halves end with their own widths
-        width = high if number % 2 == 0 else low
-        noise = hash_words(seed, epoch, number, right).astype(np.uint64)
-        left, right = right, left ^ (noise & np.uint64((1 << width) - 1))
-    return (left << np.uint64(low)) | right
+        width_B = high_B if number % 2 == 0 else low_B
+        noise_B = hash_words(seed, epochs_B, number, right_B).astype(np.uint64)
+        left_B, right_B = right_B, left_B ^ (noise_B & ((one << width_B) - one))
+    return (left_B << low_B) | right_B

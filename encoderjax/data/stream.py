@@ -16,6 +16,8 @@ from encoderjax.data.tokenizers import Tokenizer
 
 END_OF_DOCUMENT = "<eod>"  # XLNet's own separator of documents
 
+_LONG = 32  # tokens, on average, from which spans are copied one by one
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TextStream:
@@ -32,24 +34,25 @@ class TextStream:
 
     def read(self, starts_S: np.ndarray, lengths_S: np.ndarray) -> np.ndarray:
         """Returns the ids of all spans, one after the other."""
-        places_T = joined_ranges(starts_S, lengths_S)
         if self.separators_N is None:
-            return self.split.tokens.take(places_T)
+            return self._tokens(starts_S, lengths_S)
         # The tokens of a span are as many places back as separators stand before it.
         before_S = np.searchsorted(self.separators_N, starts_S)
         inside_S = np.searchsorted(self.separators_N, starts_S + lengths_S) - before_S
+        tokens = self._tokens(starts_S - before_S, lengths_S - inside_S)
         found = self.separators_N[joined_ranges(before_S, inside_S)]
-        spans_ends = np.cumsum(lengths_S)
-        found += np.repeat(spans_ends - lengths_S - starts_S, inside_S)
-        counted_T = np.zeros(len(places_T), np.int64)
-        counted_T[found] = 1
-        counted_T = np.cumsum(counted_T)
-        earlier_S = np.cumsum(inside_S) - inside_S
-        places_T -= np.repeat(before_S - earlier_S, lengths_S) + counted_T
-        # At a separator itself any token will do.
-        ids_T = self.split.tokens.take(np.maximum(places_T, 0))
-        ids_T[found] = self.separator_id
+        found += np.repeat(np.cumsum(lengths_S) - lengths_S - starts_S, inside_S)
+        ids_T = np.full(len(tokens) + len(found), self.separator_id, tokens.dtype)
+        is_token_T = np.ones(len(ids_T), bool)
+        is_token_T[found] = False
+        ids_T[is_token_T] = tokens
         return ids_T
+
+    def _tokens(self, starts_S: np.ndarray, lengths_S: np.ndarray) -> np.ndarray:
+        """Returns the tokens of spans that are counted without separators."""
+        if lengths_S.sum() < _LONG * len(lengths_S):
+            return self.split.tokens.take(joined_ranges(starts_S, lengths_S))
+        return self.split.tokens.read(starts_S, lengths_S)
 
 
 def separator_of(tokenizer: Tokenizer) -> int:

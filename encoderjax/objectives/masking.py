@@ -347,9 +347,10 @@ def replace_selected(
     random_BP = _of_the_first(random_BP, repeats_BP)
     new_BP = np.where(replaced_BP, random_BP, old_BP)
     new_BP = np.where(kinds_BP == MASKED, lexicon.vocabulary.mask_id, new_BP)
-    out_BL = ids_BL.copy()
-    row, slot = np.nonzero(weights_BP)
-    out_BL[row, positions_BP[row, slot]] = new_BP[row, slot]
+    out_BL, used_BP = ids_BL.copy(), weights_BP > 0
+    first_B1 = ids_BL.shape[1] * np.arange(len(ids_BL))[:, None]
+    cell_BP = first_B1 + positions_BP
+    out_BL.ravel()[cell_BP[used_BP]] = new_BP[used_BP]
     return out_BL, kinds_BP
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from encoderjax.data.forms import FORMS
 from encoderjax.data.pipeline import BatchSource, DataConfig, Lexicon
 from encoderjax.data.records import Cutting, Rows
-from encoderjax.data.rows import RowIndex
+from encoderjax.data.rows import RowIndex, count_tokens
 from encoderjax.data.stream import TextStream, separator_places
 from encoderjax.data.tokenizers import Layout
 
@@ -29,7 +29,8 @@ def index_of(split, *, layout=BERT, seed=0, held_out=False, **data):
     places = None
     if settings.separators != "none":
         places = separator_places(split, settings.separators)
-    return RowIndex(passes, TextStream(split, places, SEP), layout, settings)
+    tokens = sum(count_tokens(rows.pieces_S, layout) for rows in passes)
+    return RowIndex(passes, TextStream(split, places, SEP), layout, settings, tokens)
 
 
 def source_of(split, *, batch_size=8, seed=0, **data):

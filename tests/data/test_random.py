@@ -53,24 +53,46 @@ def test_hash_of_wide_integers_uses_all_bits():
 
 @pytest.mark.parametrize("size", [1, 2, 1000, 65_535, 65_536, 100_003, 131_072])
 def test_permutation_hits_everything_once(size):
-    places = permuted(np.arange(size), size, seed=3, epoch=1)
+    places = permuted(np.arange(size), size, seed=3, epochs=1)
     assert np.array_equal(np.sort(places), np.arange(size))
 
 
 @pytest.mark.parametrize("size", [1000, 100_003])
 def test_permutation_looks_random(size):
-    first = permuted(np.arange(size), size, seed=3, epoch=0)
-    second = permuted(np.arange(size), size, seed=3, epoch=1)
+    first = permuted(np.arange(size), size, seed=3, epochs=0)
+    second = permuted(np.arange(size), size, seed=3, epochs=1)
     for a, b in ((np.arange(size), first), (first, second), (first[:-1], first[1:])):
         assert abs(np.corrcoef(a, b)[0, 1]) < 5 / np.sqrt(size)
     # A random permutation has one fixed point on average.
     assert (first == np.arange(size)).sum() < 10
 
 
+def test_permutations_of_many_sizes_at_once_are_those_of_each():
+    """Of tiny, small and large ones, and of any epochs."""
+    rng = np.random.default_rng(0)
+    sizes = rng.choice([1, 3, 31, 32, 500, 70_000, 10**9 + 1], 400)
+    epochs, indices = rng.integers(0, 9, 400), rng.integers(0, sizes)
+    together = permuted(indices, sizes, 3, epochs)
+    apart = [
+        permuted(np.asarray([index]), int(size), 3, int(epoch))[0]
+        for index, size, epoch in zip(indices, sizes, epochs, strict=True)
+    ]
+    assert together.tolist() == apart
+
+
+def test_epochs_of_few_items_differ():
+    epochs, items = np.divmod(np.arange(18_000), 3)
+    orders = permuted(items, 3, 3, epochs)
+    _, counts = np.unique(orders.reshape(-1, 3), axis=0, return_counts=True)
+    # All six orders, each 1,000 times but for chance: a deviation is 29.
+    assert len(counts) == 6
+    assert np.abs(counts - 1_000).max() < 5 * 29
+
+
 def test_permutation_is_seekable_far_beyond_memory():
     size = 10**12
     indices = np.array([0, 1, 999_999_999_999, 123_456_789_012])
-    together = permuted(indices, size, seed=3, epoch=5)
+    together = permuted(indices, size, seed=3, epochs=5)
     apart = [permuted(indices[i : i + 1], size, 3, 5)[0] for i in range(4)]
     assert together.tolist() == apart
     assert len(set(apart)) == 4
