@@ -65,5 +65,5 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
     )
     if variant == "tiny":
         shrink(c, tokenizer="wordpiece:1000", learning_rate=5e-4)
-        c.phases = dict(long=dict(after=360, data=dict(length=128)))
+        c.phases = dict(long=dict(after=360, data=dict(length=80)))
     return c.lock()

@@ -8,7 +8,7 @@ the paper: they are RoBERTa's. XNLI 76.2 on average.
 Data: CC-100, 2.5 TB; docs/data.md has open ones.
 
     python -m encoderjax.prepare --source='texts/cc100/*.jsonl.gz' \
-        --tokenizer=unigram/xlm_roberta:250002 --out=corpora/cc100
+        --language_key=file --tokenizer=unigram/xlm_roberta:250002 --out=corpora/cc100
     python -m encoderjax.train --config=configs/xlm_roberta_base.py
 """
 
@@ -26,6 +26,7 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
     c.model = dict(family="xlm_roberta", size="base")
     c.data.corpus, c.data.source = "corpora/cc100", "texts/cc100/*.jsonl.gz"
     c.data.tokenizer = "unigram/xlm_roberta:250002"
+    c.data.alpha = 0.3
     if variant == "tiny":
         shrink(c, tokenizer="unigram/xlm_roberta:1000", learning_rate=2e-3)
     return c.lock()

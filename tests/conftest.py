@@ -11,6 +11,8 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 if not IS_WORKER:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="encoderjax-")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.5"
+# Programs here run for milliseconds: LLVM's optimisations cost more than they save.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
@@ -22,7 +24,7 @@ if not IS_WORKER:
 
 def pytest_collection_modifyitems(items):
     """Puts the longest files first, so that no worker is left alone with one."""
-    longest = ("test_train.py", "test_step.py")
+    longest = ("test_train.py", "test_recipes.py", "test_step.py", "test_mixtures.py")
     items.sort(key=lambda item: item.path.name not in longest)
 
 
@@ -40,3 +42,12 @@ def corpus(tmp_path_factory):
     from tests.small_corpus import prepare_small_corpus
 
     return prepare_small_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="session")
+def group(tmp_path_factory):
+    """A folder with three corpora of very different sizes, and one tokenizer."""
+    from tests.small_corpus import prepare_group
+
+    sizes = {"de": 60, "en": 20, "sw": 8}
+    return prepare_group(tmp_path_factory.mktemp("group"), sizes)

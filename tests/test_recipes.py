@@ -8,12 +8,17 @@ import pytest
 
 from encoderjax.config import load_config
 from encoderjax.errors import UserError
-from encoderjax.experiment import open_corpus
+from encoderjax.evaluate import run as evaluate
+from encoderjax.experiment import Experiment, open_corpus
+from encoderjax.export import run as export
 from encoderjax.phases import phases_of
 from encoderjax.recipes import load_recipe
 from encoderjax.train import run
 from tests.small_corpus import prepare_small_corpus
-from tests.small_runs import all_lines
+from tests.small_runs import all_lines, metrics
+from tests.torch_losses import held_out_batch, torch_losses
+
+SILENT = lambda text: None
 
 RECIPES = sorted(Path("configs").glob("*.py"))
 
@@ -126,6 +131,8 @@ def test_a_missing_corpus_is_named_with_the_command_that_makes_it(path):
     assert f"data.corpus={data.corpus} does not exist" in message
     assert f"encoderjax.prepare --source='{data.source}'" in message
     assert f"--tokenizer={data.tokenizer} --out={data.corpus}" in message
+    # Shares of languages need a corpus of each.
+    assert ("--language_key=file" in message) == (data.alpha is not None)
 
 
 # ---- a few steps of each way of training ----
@@ -158,7 +165,7 @@ SMALLER = {  # what else must fit
     },
     "modernbert_base": {
         "phases.rows_16.after": 0,
-        "phases.rows_16.data.batch_size": 8,
+        "phases.rows_16.data.batch_size": 16,
         "phases.stable.after": 1,
         "phases.extension.after": 3,
         "phases.extension.data.length": 64,
@@ -213,22 +220,63 @@ def resumed(config, workdir: Path, tmp_path: Path, kept: int) -> list[dict]:
     return exact(copy)
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Runs a recipe once; returns its config and workdir."""
+    runs = {}
+
+    def run_once(name):
+        if name not in runs:
+            folder = tmp_path_factory.mktemp(name)
+            corpus = prepare_small_corpus(folder, tokenizer=TRAINED[name])
+            config = small(name, corpus.folder)
+            run(config, folder / "run")
+            runs[name] = config, folder / "run"
+        return runs[name]
+
+    return run_once
+
+
 @pytest.mark.parametrize("name", TRAINED)
-def test_every_way_of_training_resumes_bit_for_bit(name, tmp_path):
-    corpus = prepare_small_corpus(tmp_path, tokenizer=TRAINED[name])
-    config = small(name, corpus.folder)
-    workdir = tmp_path / "whole"
-    held_out = run(config, workdir)
+def test_every_way_of_training_resumes_bit_for_bit(name, trained, tmp_path):
+    config, workdir = trained(name)
     losses = {
         term for objective in config.objectives for term in objective.loss_weights
     }
-    assert losses <= held_out.keys()
+    assert losses <= metrics(workdir, "validation")[config.steps].keys()
     assert resumed(config, workdir, tmp_path, kept=4) == exact(workdir)
+
+
+# recipe -> the part that is exported, and the losses whose heads transformers has.
+# Of DeBERTa's mask decoder and detection head and of span boundaries it has none.
+EXPORTED = {
+    "bert_large_lamb": ("discriminator", {"mlm_loss", "nsp_loss"}),
+    "roberta_base": ("discriminator", {"mlm_loss"}),
+    "albert_base": ("discriminator", {"mlm_loss", "sop_loss"}),
+    "spanbert_base": ("discriminator", {"mlm_loss"}),
+    "xlnet_base": ("discriminator", {"plm_loss"}),
+    "electra_small": ("generator", {"mlm_loss"}),
+    "modernbert_base": ("discriminator", {"mlm_loss"}),
+}
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_transformers_finds_the_same_held_out_losses(name, trained, tmp_path):
+    config, workdir = trained(name)
+    part, losses = EXPORTED[name]
+    export(workdir, tmp_path / "exported", part=part)
+    last = phases_of(config)[-1].config
+    batch = held_out_batch(Experiment.open(last, SILENT))
+    found = torch_losses(tmp_path / "exported", batch)
+    expected = evaluate(workdir, report=SILENT)
+    assert found.keys() == losses
+    for loss in losses:
+        assert found[loss] == pytest.approx(expected[loss], abs=1e-5), loss
 
 
 def test_a_student_learns_from_its_teacher_and_resumes(corpus, tmp_path):
     teacher = tmp_path / "teacher"
-    run(small("bert_base", corpus.folder, **{"phases.long.after": 5}), teacher)
+    run(small("bert_base", corpus.folder, steps=2), teacher)
     changes = {
         "init_from": str(teacher),
         "objectives.distillation.teacher": str(teacher),

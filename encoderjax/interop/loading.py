@@ -25,6 +25,7 @@ from encoderjax.models.heads import (
     init_params,
 )
 from encoderjax.models.stack import weights_of
+from encoderjax.training.remote_workdir import open_workdir
 
 PARAMS, PARAMS_INDEX = "params.safetensors", "params.json"
 # Beside Hugging Face's files: what its classes have no place for.
@@ -164,7 +165,7 @@ def load_model(
       step: which checkpoint of a workdir; the last one when left out.
       seed: of what is made anew.
     """
-    path = Path(path).expanduser()
+    path = open_workdir(str(path))
     if not path.is_dir():
         raise UserError(
             f"{str(path)!r} is not a folder; give a workdir or a downloaded model (for "
@@ -259,10 +260,10 @@ def _read_workdir(path: Path, run: dict, step: int | None) -> LoadedModel:
     # Orbax takes a second to import, and no other folder needs it.
     from encoderjax.training.checkpoint import restore_params
 
-    family, config = _described(run["model"], path / "config.json")
+    params, step = restore_params(path, step)
+    family, config = _described(_model_at(run, step), path / "config.json")
     head_names = _known_heads(run.get("heads", ()), path / "config.json")
     generator = _described_generator(run.get("generator"), path / "config.json")
-    params, step = restore_params(path, step)
     return LoadedModel(
         family=family,
         config=config,
@@ -274,6 +275,13 @@ def _read_workdir(path: Path, run: dict, step: int | None) -> LoadedModel:
         step=step,
         run=run,
     )
+
+
+def _model_at(run: Mapping, step: int) -> dict:
+    """Returns the model group of the phase that a checkpoint was made in."""
+    begun = [p for p in run.get("phases", {}).values() if p["after"] < max(1, step)]
+    phase = max(begun, key=lambda phase: phase["after"], default={})
+    return {**run["model"], **phase.get("model", {})}
 
 
 def _read_exported(path: Path) -> LoadedModel:

@@ -217,6 +217,7 @@ def fed_by(name, corpus, changes: Mapping = types.MappingProxyType({}), batches=
     sizes = {
         "phases": {},
         "data.corpus": str(corpus.folder),
+        "data.alpha": None,  # of one language
         "data.length": 128,
         "data.batch_size": 16,
         "data.batch_tokens": None,

@@ -175,7 +175,7 @@ def test_dropout_changes_with_the_step_and_is_off_in_evaluation():
     with jax.set_mesh(mesh):
         params = pretrainer.init(jax.random.key(0))
         step = make_eval_step(pretrainer, mesh=mesh, shardings=None)
-        first, second = (step(params, placed(mesh, BATCH)) for _ in range(2))
+        first, second = (step(params, {}, placed(mesh, BATCH)) for _ in range(2))
     assert first[0]["mlm_loss"] == second[0]["mlm_loss"]
     assert first[0]["mlm_loss"] / first[1]["mlm_loss"] != history[0]["mlm_loss"]
 
