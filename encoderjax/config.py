@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from encoderjax.command import Parser, did_you_mean
+from encoderjax.data.corpora import spelled
 from encoderjax.data.pipeline import DataConfig
 from encoderjax.errors import UserError
 from encoderjax.fields import Override, as_typed, build, converted, is_required
@@ -73,10 +74,12 @@ class EvalConfig:
 
     Attributes:
       every: steps between evaluations; 0 = only at the end.
-      batches: how many batches of held-out rows; 0 = all rows there are.
+      batches: how many batches of held-out rows, of all members of a mixture together;
+        0 = all rows there are.
       at_start: whether to measure before the first step as well; None = where the run
         starts from other parameters than new ones.
       corpora: name -> folder: other corpora whose held-out documents are measured, too.
+        The members of a mixture are measured by themselves anyway.
     """
 
     every: int = 0
@@ -94,7 +97,10 @@ class EvalConfig:
                     f"eval.corpora.{name}={folder!r} must be the folder of a corpus"
                 )
         # Plain text, also where it was typed on the command line.
-        plain = {name: str(folder) for name, folder in self.corpora.items()}
+        plain = {
+            name: spelled(folder, f"eval.corpora.{name}")
+            for name, folder in self.corpora.items()
+        }
         object.__setattr__(self, "corpora", plain)
 
 
@@ -314,8 +320,13 @@ def parse_with_config(
 ) -> tuple[typing.Any, "RunConfig"]:
     """Parses flags, --config and its overrides."""
     flags, rest = parser.parse_known_args(arguments)
+    return flags, load_config(flags.config, overrides_of(parser, rest))
+
+
+def overrides_of(parser: Parser, arguments: Sequence[str]) -> dict[str, Override]:
+    """Returns the overrides of what the parser did not know; refuses anything else."""
     overrides: dict[str, Override] = {}
-    rest = list(rest)
+    rest = list(arguments)
     while rest:
         name, equals, value = rest.pop(0).partition("=")
         if not name.startswith("--config."):
@@ -328,7 +339,7 @@ def parse_with_config(
                 raise UserError(f"{name} needs a value: {name}=VALUE")
             value = rest.pop(0)
         overrides[name.removeprefix("--config.")] = Override(value)
-    return flags, load_config(flags.config, overrides)
+    return overrides
 
 
 def load_config(path: str, overrides: Mapping[str, Any] | None = None) -> RunConfig:

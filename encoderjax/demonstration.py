@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from encoderjax.data.random import Draws
+from encoderjax.data.corpus import Corpus
+from encoderjax.data.random import Draws, permuted
 from encoderjax.data.tokenizers import Tokenizer
 from encoderjax.evaluate import unigram_entropy
 from encoderjax.experiment import EVAL_SEED, Experiment
@@ -13,20 +14,37 @@ from encoderjax.fill_mask import fill_masks
 from encoderjax.interop.loading import load_model
 
 _TEXTS, _MASKS, _LONGEST = 3, 2, 24
+_TRIED = 1000  # sentences that are looked at, drawn from all
 
 
 def masked_texts(experiment: Experiment) -> list[tuple[str, list[str]]]:
-    """Returns held-out sentences with some words masked, and those words."""
-    corpus = experiment.corpus
+    """Returns held-out sentences with some words masked, and those words.
+
+    Of a mixture they come from the members with the largest shares, one of each.
+    """
+    members = [m for m in experiment.corpus.members if _has_held_out(m.corpus)]
+    members.sort(key=lambda member: -member.share)
+    longest = experiment.encoder.max_length
+    if len(members) == 1:
+        return _masked_texts(members[0].corpus, longest, _TEXTS)
+    corpora = (member.corpus for member in members[:_TEXTS])
+    return [text for c in corpora for text in _masked_texts(c, longest, 1)]
+
+
+def _has_held_out(corpus: Corpus) -> bool:
+    return corpus.split("validation").num_documents > 0
+
+
+def _masked_texts(
+    corpus: Corpus, max_length: int, count: int
+) -> list[tuple[str, list[str]]]:
     split = corpus.split("validation")
-    if not split.num_documents:
-        split = corpus.split("train")
     vocabulary = corpus.tokenizer.vocabulary
-    room = experiment.encoder.max_length - corpus.tokenizer.layout.num_special(1)
+    room = max_length - corpus.tokenizer.layout.num_special(1)
     longest = min(_LONGEST, room)
     found: list[tuple[str, list[str]]] = []
-    order = np.random.default_rng(EVAL_SEED).permutation(split.num_sentences)
-    for sentence in order[:1000]:
+    tried = np.arange(min(_TRIED, split.num_sentences))
+    for sentence in permuted(tried, split.num_sentences, EVAL_SEED, epochs=0):
         first, stop = split.sentence_starts.take(np.arange(sentence, sentence + 2))
         ids = split.tokens.slice(first, stop).astype(np.int64)
         # Words of one piece, with room on both sides, make the clearest examples.
@@ -42,7 +60,7 @@ def masked_texts(experiment: Experiment) -> list[tuple[str, list[str]]]:
         hidden = [_spelling(corpus.tokenizer, i) for i in ids[chosen]]
         ids[chosen] = vocabulary.mask_id
         found.append((_spaced_masks(corpus.tokenizer, ids), hidden))
-        if len(found) == _TEXTS:
+        if len(found) == count:
             break
     return found
 
@@ -69,7 +87,7 @@ def demonstration(workdir: Path, experiment: Experiment) -> str:
     if "mlm" not in {objective.name for objective in experiment.objectives}:
         return ""
     lines = []
-    if experiment.corpus.split("validation").num_tokens:
+    if any(_has_held_out(member.corpus) for member in experiment.corpus.members):
         entropy = unigram_entropy(experiment.corpus)
         lines.append(f"(token frequencies alone reach an mlm loss of {entropy:.3f})")
     examples = masked_texts(experiment)
@@ -98,7 +116,7 @@ def next_commands(workdir: Path, experiment: Experiment) -> str:
             f"  python -m encoderjax.fill_mask --model={workdir} "
             '"The [MASK] of the union"',
             f"  python -m encoderjax.evaluate --model={workdir} "
-            f"--corpus={experiment.corpus.folder}",
+            f"--corpus={experiment.corpus.name}",
             f"  python -m encoderjax.export --workdir={workdir} "
             f"--out={workdir}/huggingface",
             "  python -m encoderjax.prepare --source='my/texts/*.txt' --out=my_corpus",

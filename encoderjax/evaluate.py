@@ -4,7 +4,10 @@ python -m encoderjax.evaluate --model=runs/bert_tiny
 """
 
 import dataclasses
+import functools
 import json
+import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -14,7 +17,7 @@ from jax.sharding import Mesh
 
 from encoderjax.command import Parser, run_command
 from encoderjax.config import RunConfig
-from encoderjax.data.corpus import Corpus
+from encoderjax.data.corpora import Corpora
 from encoderjax.data.pipeline import BatchSource
 from encoderjax.errors import UserError
 from encoderjax.experiment import Experiment
@@ -24,7 +27,7 @@ from encoderjax.models.heads import EncoderModel
 from encoderjax.objectives import OBJECTIVES
 from encoderjax.objectives.replaced_token import ReplacedTokens
 from encoderjax.phases import phases_of
-from encoderjax.training.evaluation import evaluate
+from encoderjax.training.evaluation import Totals, evaluate
 from encoderjax.training.mesh import (
     MeshConfig,
     batch_shards,
@@ -32,6 +35,8 @@ from encoderjax.training.mesh import (
     parameter_shardings,
 )
 from encoderjax.training.step import make_eval_step
+
+_EXTREMES = 4  # of many members, how many of the best and of the worst are shown
 
 
 def run(
@@ -46,7 +51,8 @@ def run(
     """Returns the held-out metrics of a workdir or a Hugging Face folder.
 
     A workdir brings its own corpus, form and objectives. Any other model is measured
-    with what its heads allow: BERT's masking and pairs.
+    with what its heads allow: BERT's masking and pairs. Those of the members of a
+    mixture follow as `<metric>/<member>`.
     """
     loaded = load_model(model)
     config = _config_for(loaded, corpus, length)
@@ -57,13 +63,13 @@ def run(
     check_readable(
         loaded.need_tokenizer(),
         experiment.corpus.tokenizer,
-        where=f"corpus {experiment.corpus.folder}",
+        where=f"corpus {experiment.corpus.name}",
         remedy=f"prepare it with --tokenizer={loaded.source}",
     )
-    source = experiment.validation_source()
-    if source is None:
+    parts = experiment.validation_sources()
+    if not parts:
         raise UserError(
-            f"corpus {experiment.corpus.folder} has no held-out documents; prepare it "
+            f"corpus {experiment.corpus.name} has no held-out documents; prepare it "
             "with --validation above 0"
         )
     with jax.set_mesh(mesh):
@@ -76,15 +82,20 @@ def run(
         eval_step = make_eval_step(
             pretrainer, mesh=mesh, shardings=shardings, frozen=lying
         )
-        return held_out_metrics(
+        measured = held_out_metrics(
             experiment,
-            source,
+            parts,
             eval_step,
             params,
             mesh,
             rows,
             frozen=jax.device_put(frozen, lying),
         )
+    return {
+        f"{metric}/{member}" if member else metric: value
+        for member, metrics in measured.items()
+        for metric, value in metrics.items()
+    }
 
 
 def _trained(loaded: LoadedModel, model: EncoderModel) -> dict:
@@ -101,20 +112,63 @@ def _trained(loaded: LoadedModel, model: EncoderModel) -> dict:
 
 def held_out_metrics(
     experiment: Experiment,
-    source: BatchSource,
+    parts: Mapping[str, BatchSource],
     eval_step: Callable,
     params,
     mesh: Mesh,
     rows: int,
     frozen=None,
-) -> dict[str, float]:
-    """Returns metrics of the first `rows` held-out rows (0 = all), with their loss."""
-    available = len(source.index.passes[0])
-    rows = min(rows, available) if rows else available
-    means = evaluate(eval_step, params, source, mesh=mesh, num_rows=rows, frozen=frozen)
+) -> dict[str, dict[str, float]]:
+    """Returns metrics with their loss: of all rows under '', then of each part by name.
+
+    Args:
+      experiment: that is measured.
+      parts: held-out rows of the members of a mixture; '' names a corpus that is none.
+      eval_step: of the experiment.
+      params: that are trained.
+      mesh: the devices.
+      rows: how many, the first of each part in proportion to its size; 0 = all.
+      frozen: parameters that are used but not trained.
+    """
+    available = {name: source.index.num_rows for name, source in parts.items()}
+    share = min(1.0, rows / sum(available.values())) if rows else 1.0
+    measured = {n: min(most, math.ceil(share * most)) for n, most in available.items()}
+    if len(parts) > 1:  # else a hundred small members would be a hundred whole batches
+        parts = {
+            name: _in_small_batches(source, measured[name], batch_shards(mesh))
+            for name, source in parts.items()
+        }
+    totals = {
+        name: evaluate(
+            eval_step,
+            params,
+            source,
+            mesh=mesh,
+            num_rows=measured[name],
+            frozen=frozen,
+        )
+        for name, source in parts.items()
+    }
     weights = experiment.pretrainer().weights
-    loss = sum(weight * means.get(name, 0.0) for name, weight in weights.items())
-    return {"loss": loss, **means}
+
+    def metrics(total: Totals) -> dict[str, float]:
+        means = total.means()
+        loss = sum(weight * means.get(name, 0.0) for name, weight in weights.items())
+        return {"loss": loss, **means}
+
+    whole = functools.reduce(operator.add, totals.values())
+    return {"": metrics(whole)} | {name: metrics(t) for name, t in totals.items()}
+
+
+def _in_small_batches(source: BatchSource, rows: int, shards: int) -> BatchSource:
+    """Returns a source with smaller batches where few rows are read of it.
+
+    Each is a quarter of the next, so that a step is compiled for a few sizes only.
+    """
+    size = source.batch_size
+    while size % (4 * shards) == 0 and rows <= size // 4:
+        size //= 4
+    return dataclasses.replace(source, batch_size=size)
 
 
 def held_out_line(step: int, metrics: dict[str, float], corpus: str = "") -> str:
@@ -122,6 +176,16 @@ def held_out_line(step: int, metrics: dict[str, float], corpus: str = "") -> str
     shown = [f"{label} {value:.3f}" for label, value in _main(metrics).items()]
     of = corpus and f" ({corpus})"
     return f"held out{of} at step {step:,}: " + "  ".join(shown)
+
+
+def members_line(measured: Mapping[str, dict[str, float]]) -> str:
+    """Returns the losses of members in a line: all of a few, of many the extremes."""
+    losses = sorted((metrics["loss"], name) for name, metrics in measured.items())
+    shown = [f"{name} {loss:.3f}" for loss, name in losses]
+    if len(shown) > 2 * _EXTREMES + 2:
+        left = len(shown) - 2 * _EXTREMES
+        shown[_EXTREMES:-_EXTREMES] = [f"... ({left} more in metrics.jsonl) ..."]
+    return "  loss by member: " + "  ".join(shown)
 
 
 def before_and_after(
@@ -152,16 +216,17 @@ def _main(metrics: dict[str, float]) -> dict[str, float]:
     return {k.replace("_", " "): v for k, v in metrics.items() if k.count("_") < 2}
 
 
-def unigram_entropy(corpus: Corpus) -> float:
+def unigram_entropy(corpus: Corpora) -> float:
     """Returns the mean surprisal of held-out tokens under the training unigrams.
 
     In nats: what a model reaches that knows frequencies and no context. One is added
     to every count, so that unseen tokens have a probability.
     """
-    split = corpus.split("validation")
-    counts_V = np.bincount(
-        split.tokens.slice(0, split.num_tokens), minlength=len(corpus.unigrams_V)
-    )
+    splits = [member.corpus.split("validation") for member in corpus.members]
+    counts_V = np.zeros_like(corpus.unigrams_V)
+    for split in splits:
+        ids_T = split.tokens.slice(0, split.num_tokens)
+        counts_V += np.bincount(ids_T, minlength=len(counts_V))
     smoothed_V = corpus.unigrams_V + 1.0
     surprisal_V = np.log(smoothed_V.sum()) - np.log(smoothed_V)
     return float((counts_V * surprisal_V).sum() / counts_V.sum())
@@ -176,10 +241,13 @@ def _config_for(
         # Of the phase that the checkpoint was made in.
         phases = [p for p in phases_of(config) if p.first < max(1, loaded.step or 0)]
         config = phases[-1].config
+        # Held-out rows are whole, and all of them are measured.
         data = dataclasses.replace(
             config.data,
             corpus=corpus or config.data.corpus,
+            alpha=None,
             length=length or config.data.length,
+            buckets=None,
         )
         return dataclasses.replace(config, data=data)
     if corpus is None:
@@ -221,6 +289,21 @@ def _config_for(
     )
 
 
+def _members_table(metrics: Mapping[str, float]) -> str:
+    """Returns the main metrics of members in a table, '' where there are none."""
+    columns = [name for name in metrics if "/" not in name and name.count("_") < 2]
+    members = [name.partition("/")[2] for name in metrics if name.startswith("loss/")]
+    if not members:
+        return ""
+    width = max(map(len, ("member", *members))) + 2
+    rows = [f"{'member':{width}}" + "".join(f"{name:>16}" for name in columns)]
+    for member in members:
+        values = (metrics.get(f"{name}/{member}") for name in columns)
+        cells = ("-" if value is None else f"{value:.4f}" for value in values)
+        rows.append(f"{member:{width}}" + "".join(f"{cell:>16}" for cell in cells))
+    return "\n" + "\n".join(rows) + "\n"
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parses flags, evaluates and prints."""
     parser = Parser(
@@ -234,7 +317,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--model", required=True, help="a workdir or a Hugging Face folder"
     )
-    parser.add_argument("--corpus", help="a prepared corpus; default: the workdir's")
+    parser.add_argument(
+        "--corpus",
+        help="a prepared corpus, or a group of them, which is also measured by member; "
+        "default: the workdir's",
+    )
     parser.add_argument("--length", type=int, help="tokens of a row")
     parser.add_argument("--batch_size", type=int, default=64)
     parser.add_argument("--rows", type=int, default=0, help="0 = all held-out rows")
@@ -256,7 +343,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(json.dumps(metrics, indent=2))
         return
     for name, value in metrics.items():
-        print(f"{name:24} {value:.4f}")
+        if "/" not in name:
+            print(f"{name:24} {value:.4f}")
+    print(_members_table(metrics), end="")
 
 
 if __name__ == "__main__":

@@ -6,29 +6,44 @@ size from the tokenizer, the batch counted in rows.
 """
 
 import dataclasses
+import fnmatch
 import functools
-import os
-from collections.abc import Callable, Iterable
-from pathlib import Path
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from encoderjax.config import ModelConfig, RunConfig
+from encoderjax.data.buckets import BucketedSource
+from encoderjax.data.corpora import (
+    Corpora,
+    Opening,
+    absolute,
+    from_anywhere,
+    open_corpora,
+)
 from encoderjax.data.corpus import Corpus
-from encoderjax.data.pipeline import BatchSource, DataConfig, Lexicon, rows_for_tokens
-from encoderjax.data.preparation import demo_corpus
-from encoderjax.data.records import RowSettings
-from encoderjax.data.rows import EpochOrder, RowIndex, SplitName, open_row_index
+from encoderjax.data.mixture import Pattern, mixed_index
+from encoderjax.data.pipeline import (
+    BatchSource,
+    DataConfig,
+    Index,
+    Lexicon,
+    rows_for_tokens,
+)
+from encoderjax.data.rows import EpochOrder, NoRowsError, Order, open_row_index
 from encoderjax.errors import UserError
+from encoderjax.fitting import fitted_encoder
 from encoderjax.interop.loading import load_model
 from encoderjax.interop.start import Start
 from encoderjax.interop.vocabulary import check_readable
 from encoderjax.models.config import EncoderConfig
-from encoderjax.models.heads import HEADS, EncoderModel, Generator, PairHead
+from encoderjax.models.heads import EncoderModel, Generator
 from encoderjax.objectives import Objective, generator_of, head_names
 from encoderjax.objectives.distillation import Distillation
+from encoderjax.objectives.objective import resolved_for
 from encoderjax.objectives.pretrainer import Pretrainer
 
 PyTree = Any
@@ -36,7 +51,8 @@ PyTree = Any
 # Held-out rows and masks are the same for every run, whatever its seed.
 EVAL_SEED = 20_181_011
 
-# The name of held-out metrics; with a slash and a name, those of another corpus.
+# The name of held-out metrics; with a slash and a name, those of one member of a
+# mixture, or of another corpus.
 VALIDATION = "validation"
 
 # What may change between the runs of one workdir; every other field must not, or the
@@ -54,7 +70,8 @@ CHANGEABLE = (
     "eval",
     "optimizer.microbatches",
     "objectives.distillation.teacher",
-    "data.corpus",
+    "data.corpus",  # compared as what it holds: Corpora.identity
+    "phases.*.data.corpus",
     "data.source",
     "data.tokenizer",
     "data.cache_dir",
@@ -63,18 +80,36 @@ CHANGEABLE = (
 )
 
 
+@dataclasses.dataclass(frozen=True)
+class Bucket:
+    """The rows that are padded to one length.
+
+    Attributes:
+      more_than: the longest rows that go to a bucket before it.
+      length: what they are padded to.
+      share: of all rows, and so of all steps.
+      objectives: with as many slots as such rows need.
+    """
+
+    more_than: int
+    length: int
+    share: float
+    objectives: tuple[Objective, ...]
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Experiment:
     """A run with nothing left open.
 
     Attributes:
       config: with the whole model.
+      corpus: what is read, of one or several members.
       encoder: with the vocabulary of the corpus.
       objectives: with their slots counted.
     """
 
     config: RunConfig
-    corpus: Corpus
+    corpus: Corpora
     encoder: EncoderConfig
     objectives: tuple[Objective, ...]
     report: Callable[[str], None]
@@ -98,22 +133,52 @@ class Experiment:
         model = config.model if origin is None else config.model.following(origin)
         encoder = model.encoder  # refused where it is still open, before all else
         corpus = open_corpus(config.data, report)
-        rows = _vocabulary_rows(config, corpus, origin)
-        encoder = dataclasses.replace(encoder, vocab_size=rows)
-        encoder = _reading(encoder, corpus, settled=config.model)
-        if "pooler" not in config.model.changes:
-            trained = origin is not None and origin.encoder.pooler
-            pooler = trained or _reads_pooler(config.objectives, encoder)
-            encoder = dataclasses.replace(encoder, pooler=pooler)
+        encoder = fitted_encoder(encoder, config, corpus, origin)
         config = dataclasses.replace(config, model=model)
         objectives = tuple(o.resolved(config.data, encoder) for o in config.objectives)
         return cls(config, corpus, encoder, objectives, report)
 
     @functools.cached_property
-    def train_index(self) -> RowIndex:
-        """The rows of the train split, cut on first use."""
-        settings = self.config.data.row_settings(self.config.seed)
-        return self._index(self.corpus, "train", settings)
+    def train_index(self) -> Index:
+        """The rows of the train split of all members, cut on first use."""
+        data, members = self.config.data, self.corpus.members
+        settings = data.row_settings(self.config.seed)
+        if settings.streams and len(members) > 1:
+            raise UserError(
+                f"data.corpus={self.corpus.name} cannot be with data.form="
+                f"{data.form!r}: each place of a batch reads on in one text, and would "
+                "remember another language; train on one corpus, or choose another form"
+            )
+        indexes = [
+            open_row_index(
+                member.corpus,
+                "train",
+                settings,
+                cache_dir=data.cache_dir,
+                by_length=data.buckets is not None,
+                report=self.report,
+            )
+            for member in members
+        ]
+        return mixed_index(indexes, [member.share for member in members])
+
+    @functools.cached_property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """The lengths that batches have, each with some rows; often one."""
+        data = self.config.data
+        if not data.buckets:
+            return (Bucket(0, data.length, 1.0, self.objectives),)
+        buckets = []
+        for bounds in itertools.pairwise((0, *data.bucket_lengths)):
+            objectives, length = self.objectives, bounds[1]
+            if length < data.length:
+                objectives = tuple(
+                    resolved_for(objective, length, data, self.encoder)
+                    for objective in self.config.objectives
+                )
+            share = self.train_index.share(bounds)
+            buckets.append(Bucket(*bounds, share, objectives))
+        return tuple(bucket for bucket in buckets if bucket.share)
 
     @functools.cached_property
     def batch_size(self) -> int:
@@ -150,7 +215,7 @@ class Experiment:
         check_readable(
             loaded.need_tokenizer(),
             self.corpus.tokenizer,
-            where=f"corpus {self.corpus.folder}",
+            where=f"corpus {self.corpus.name}",
             remedy=f"prepare it with --tokenizer={loaded.source}",
         )
         objective.check_teacher(self.encoder, loaded.config, loaded.head_names)
@@ -166,71 +231,135 @@ class Experiment:
         """Returns the parameters that are used but not trained."""
         return {} if self.teacher is None else {"teacher": self.teacher[1]}
 
-    def train_source(self) -> BatchSource:
-        """Returns the training batches."""
-        data = self.config.data
-        order = self.train_index.order(self.config.seed)
+    def full_length_source(self) -> BatchSource:
+        """Returns the training batches as they are without buckets."""
+        data, seed, index = self.config.data, self.config.seed, self.train_index
         static = data.dupe_factor if data.masking == "static" else None
-        seed = self.config.seed
-        return self._source(self.corpus, self.train_index, order, seed, static)
+        lexicon = Lexicon(self.corpus.tokenizer.vocabulary, self.corpus.unigrams_V)
+        return self._source(index, index.order(seed), lexicon, seed, static)
 
-    def validation_source(self) -> BatchSource | None:
-        """Returns the held-out rows, in a fixed order; None without a split."""
+    def train_source(self) -> BatchSource | BucketedSource:
+        """Returns the training batches."""
+        source, seed = self.full_length_source(), self.config.seed
+        if not self.config.data.buckets:
+            return source
+        sources = tuple(
+            dataclasses.replace(
+                source,
+                order=source.index.order(seed, (bucket.more_than, bucket.length)),
+                corruptions=bucket.objectives,
+                length=bucket.length,
+            )
+            for bucket in self.buckets
+        )
+        shares = [bucket.share for bucket in self.buckets]
+        return BucketedSource(Pattern.of(shares), sources)
+
+    def validation_sources(self) -> dict[str, BatchSource]:
+        """Returns the held-out rows of each member that has some, by its name.
+
+        Those of a corpus that is not mixed have the name ''. Their order is fixed.
+        """
         return self._held_out(self.corpus)
 
-    def held_out_sources(self) -> dict[str, BatchSource]:
+    def held_out_sources(self) -> dict[str, dict[str, BatchSource]]:
         """Returns all held-out rows that are measured, by the split's name in metrics.
 
         `validation` is the run's own, where it has any; `validation/<name>` are those
-        of `eval.corpora`. They are read as they were written: with a vocabulary that
-        was extended since, an old corpus gives the rows and masks that the old model
-        is measured with.
+        of `eval.corpora`; both in parts, by the names of members. They are read as they
+        were written: with a vocabulary that was extended since, an old corpus gives the
+        rows and masks that the old model is measured with.
         """
-        own = self.validation_source()
-        sources = {} if own is None else {VALIDATION: own}
+        own = self.validation_sources()
+        sources = {VALIDATION: own} if own else {}
+        taken = {split_name(VALIDATION, member) for member in ("", *own)}
         for name, folder in self.config.eval.corpora.items():
-            field = f"eval.corpora.{name}"
-            sources[f"{VALIDATION}/{name}"] = self._other_source(field, folder)
+            field, split = f"eval.corpora.{name}", f"{VALIDATION}/{name}"
+            parts = self._other_sources(field, folder)
+            names = {split_name(split, member) for member in ("", *parts)}
+            if not taken.isdisjoint(names):
+                raise UserError(
+                    f"{field} has the name of a member of data.corpus or of another "
+                    f"of eval.corpora: {min(taken & names)} would be both; choose "
+                    "another name"
+                )
+            taken |= names
+            sources[split] = parts
         return sources
 
-    def _other_source(self, field: str, folder: str) -> BatchSource:
-        data = dataclasses.replace(self.config.data, corpus=folder)
+    def _other_sources(self, field: str, folder: str) -> dict[str, BatchSource]:
+        data = dataclasses.replace(self.config.data, corpus=folder, alpha=None)
         corpus = open_corpus(data, self.report, field)
         check_readable(
             self.corpus.tokenizer,
             corpus.tokenizer,
             where=f"{field}={folder}",
-            remedy=f"prepare it with --tokenizer={self.corpus.folder}",
+            remedy=f"prepare it with --tokenizer={self.corpus.tokenizer_folder}",
         )
-        source = self._held_out(corpus)
-        if source is None:
+        sources = self._held_out(corpus)
+        if not sources:
             raise UserError(
                 f"{field}={folder} has no held-out documents; prepare it with "
                 "--validation above 0"
             )
-        return source
+        return sources
 
-    def _held_out(self, corpus: Corpus) -> BatchSource | None:
-        if not corpus.split("validation").num_documents:
-            return None
-        settings = self.config.data.row_settings(EVAL_SEED, held_out=True)
-        index = self._index(corpus, "validation", settings)
-        order = EpochOrder((len(index.passes[0]),), EVAL_SEED)
-        return self._source(corpus, index, order, EVAL_SEED, None)
+    def _held_out(self, corpora: Corpora) -> dict[str, BatchSource]:
+        """Returns held-out rows, which do not depend on what is trained on beside."""
+        sources: dict[str, BatchSource] = {}
+        empty: list[str] = []
+        for member in corpora.members:
+            if not member.corpus.split("validation").num_documents:
+                continue
+            try:
+                sources[member.name] = self._held_out_of(member.corpus)
+            except NoRowsError:
+                if not corpora.mixed:
+                    raise
+                empty.append(member.name)
+        if empty:
+            self.report(
+                f"{corpora.name}: the held-out text of {_listed(empty)} is too short "
+                "for a row, and is not measured"
+            )
+        negatives = self.config.data.negatives
+        single = [
+            n for n, s in sources.items() if s.index.settings.negatives != negatives
+        ]
+        if single:
+            of = f" of {_listed(single)}" if corpora.mixed else ""
+            self.report(
+                f"{corpora.name}: only one held-out document{of}, so its random second "
+                "segments come from elsewhere in it"
+            )
+        return sources
 
-    def _index(
-        self, corpus: Corpus, split: SplitName, settings: RowSettings
-    ) -> RowIndex:
-        cache_dir = self.config.data.cache_dir
-        return open_row_index(
-            corpus, split, settings, cache_dir=cache_dir, report=self.report
+    def _held_out_of(self, corpus: Corpus) -> BatchSource:
+        data = self.config.data
+        settings = data.row_settings(EVAL_SEED, held_out=True)
+        index = open_row_index(
+            corpus,
+            "validation",
+            settings,
+            cache_dir=data.cache_dir,
+            report=self.report,
         )
+        order = EpochOrder((len(index.passes[0]),), EVAL_SEED)
+        lexicon = Lexicon(corpus.tokenizer.vocabulary, corpus.unigrams_V)
+        return self._source(index, order, lexicon, EVAL_SEED, None)
 
-    def _source(self, corpus: Corpus, index, order, seed, static) -> BatchSource:
+    def _source(
+        self,
+        index: Index,
+        order: Order,
+        lexicon: Lexicon,
+        seed: int,
+        static: int | None,
+    ) -> BatchSource:
         return BatchSource(
             index=index,
             order=order,
-            lexicon=Lexicon(corpus.tokenizer.vocabulary, corpus.unigrams_V),
+            lexicon=lexicon,
             corruptions=self.objectives,
             batch_size=self.batch_size,
             seed=seed,
@@ -238,9 +367,12 @@ class Experiment:
         )
 
     def row_identity(self) -> dict[str, Any]:
-        """Returns what the rows and their order depend on."""
-        settings = self.config.data.row_settings(self.config.seed)
-        return {"corpus": self.corpus.fingerprint, **dataclasses.asdict(settings)}
+        """Returns what the rows of a corpus and their order depend on beside it."""
+        data = self.config.data
+        return {
+            "buckets": data.bucket_lengths,
+            **dataclasses.asdict(data.row_settings(self.config.seed)),
+        }
 
     def described(self) -> dict[str, Any]:
         """Returns the config with everything settled: the workdir's config.json."""
@@ -251,11 +383,16 @@ class Experiment:
             **dataclasses.asdict(self.encoder),
         }
         # So that the workdir can be used from another folder.
-        described["data"]["corpus"] = _from_anywhere(self.config.data.corpus)
+        described["data"]["corpus"] = from_anywhere(described["data"]["corpus"])
+        described["data"]["alpha"] = self.corpus.alpha
+        described["phases"] = {
+            name: _from_anywhere(changes)
+            for name, changes in self.config.phases.items()
+        }
         if distillation := described["objectives"].get("distillation"):
-            distillation["teacher"] = _from_anywhere(distillation["teacher"])
+            distillation["teacher"] = absolute(distillation["teacher"])
         described["eval"]["corpora"] = {
-            name: _from_anywhere(folder)
+            name: from_anywhere(folder)
             for name, folder in self.config.eval.corpora.items()
         }
         described = {"format": 1, **described, "heads": self.head_names}
@@ -267,35 +404,30 @@ class Experiment:
         """Returns what a checkpoint must agree with, by name of the field."""
         described = self.described()
         fields = _flat({key: described[key] for key in self.config.to_dict()})
-        return {
+        identity = {
             **{key: value for key, value in fields.items() if not _changeable(key)},
             "tokenizer.sha256": self.corpus.tokenizer.sha256,
-            "corpus.fingerprint": self.corpus.fingerprint,
             "data.rows_per_step": self.batch_size,
         }
+        return identity | self.corpus.identity()
+
+
+def split_name(split: str, member: str) -> str:
+    """Returns the name in metrics of a member's part of a split; '' is the whole."""
+    return f"{split}/{member}" if member else split
+
+
+def _listed(names: Sequence[str], most: int = 8) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def open_corpus(
     data: DataConfig, report: Callable[[str], None], field: str = "data.corpus"
-) -> Corpus:
-    """Opens the corpus that `field` names; `demo` is prepared on first use."""
-    if data.corpus != "demo":
-        folder = Path(data.corpus).expanduser()
-        if not folder.exists():
-            raise UserError(
-                f"{field}={data.corpus} does not exist; make it with python -m "
-                f"encoderjax.prepare --source={data.source!r} --tokenizer="
-                f"{data.tokenizer} --out={data.corpus} (texts: docs/data.md)"
-            )
-        return Corpus.open(folder)
-    default = Path("~/.cache/encoderjax").expanduser()
-    cache = Path(os.environ.get("ENCODERJAX_CACHE", default))
-    return Corpus.open(demo_corpus(data.tokenizer, cache, report))
-
-
-def _from_anywhere(folder: str) -> str:
-    """Returns a folder's name for use anywhere; the demo corpus is made wherever."""
-    return folder if folder == "demo" else str(Path(folder).expanduser().absolute())
+) -> Corpora:
+    """Opens what `field` names; the demo corpus is prepared on first use."""
+    opening = Opening(field, data.source, data.tokenizer, data.alpha, report)
+    return open_corpora(str(data.corpus), opening)
 
 
 def compute_dtype(precision: str) -> Any:
@@ -320,61 +452,12 @@ def model_of(start: Start | None) -> ModelConfig | None:
     return start and ModelConfig.whole(start.loaded.family, start.config)
 
 
-def _vocabulary_rows(
-    config: RunConfig, corpus: Corpus, origin: ModelConfig | None
-) -> int:
-    """Returns the rows of the token table: at least the vocabulary of the corpus.
-
-    Some tables have more rows than their tokenizer has tokens; those stay.
-    """
-    size = corpus.tokenizer.vocabulary.size
-    if "vocab_size" not in config.model.changes:
-        if origin is None or config.init_vocabulary == "replace":
-            return size
-        return max(size, origin.encoder.vocab_size)
-    rows = config.model.changes["vocab_size"]
-    if rows < size:
-        raise UserError(
-            f"model.vocab_size={rows} is smaller than the vocabulary of corpus "
-            f"{corpus.folder}, {size}; set it to {size} or more, or None"
-        )
-    return rows
-
-
-def _reading(
-    encoder: EncoderConfig, corpus: Corpus, settled: ModelConfig
-) -> EncoderConfig:
-    """Returns the encoder as it reads the rows of a corpus.
-
-    Where positions are counted over what is not padding, the tokenizer says what that
-    is, unless the model's table was trained with another.
-    """
-    pad_id = int(corpus.tokenizer.vocabulary.pad_id)
-    if encoder.position_pad_id not in (None, pad_id):
-        if settled.family is None or "position_pad_id" in settled.changes:
-            raise UserError(
-                f"model.position_pad_id={encoder.position_pad_id} is not the padding "
-                f"of corpus {corpus.folder}, {pad_id}: positions would be miscounted; "
-                "prepare it with a tokenizer whose padding has that id"
-            )
-        encoder = dataclasses.replace(encoder, position_pad_id=pad_id)
-    layout = corpus.tokenizer.layout
-    most = max(layout.second, layout.final or 0, layout.pad) + 1
-    has_table = encoder.num_segments > 1 and encoder.positions != "two_stream"
-    if has_table and most > encoder.num_segments:
-        raise UserError(
-            f"model.num_segments={encoder.num_segments} is less than the {most} of the "
-            f"tokenizer of corpus {corpus.folder}; set it to {most}, to 0 for a model "
-            "that does not read segments, or prepare with another tokenizer"
-        )
-    return encoder
-
-
-def _reads_pooler(objectives: Iterable[Objective], encoder: EncoderConfig) -> bool:
-    """Says whether an objective trains the pooler; else a run has none."""
-    heads = head_names(objectives)
-    pairs = any(HEADS[name] is PairHead for name in heads)
-    return pairs and encoder.pair_head == "pooled"
+def _from_anywhere(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what differs in a phase, its corpus for use in any folder."""
+    data = dict(changes.get("data", {}))
+    if "corpus" not in data:
+        return dict(changes)
+    return {**changes, "data": data | {"corpus": from_anywhere(data["corpus"])}}
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -390,4 +473,5 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _changeable(key: str) -> bool:
-    return any(key == name or key.startswith(f"{name}.") for name in CHANGEABLE)
+    patterns = (pattern for name in CHANGEABLE for pattern in (name, f"{name}.*"))
+    return any(fnmatch.fnmatchcase(key, pattern) for pattern in patterns)

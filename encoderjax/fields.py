@@ -55,8 +55,10 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if origin in (types.UnionType, typing.Union):
         if value is None or (isinstance(value, Override) and value == "None"):
             return None
-        (hint,) = (kind for kind in arguments if kind is not type(None))
-        return _convert(hint, value, where)
+        kinds = [kind for kind in arguments if kind is not type(None)]
+        if str in kinds and isinstance(value, str):
+            kinds = [str]  # beside another kind that is not written as text
+        return _convert(kinds[-1], value, where)
     if origin is Literal:
         if value not in arguments:
             near = did_you_mean(str(value), arguments)

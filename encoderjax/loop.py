@@ -4,16 +4,23 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Generator
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
 from encoderjax.config import RunConfig
+from encoderjax.data.buckets import BucketedSource
 from encoderjax.data.pipeline import Batch, BatchSource, prefetched
 from encoderjax.errors import UserError
-from encoderjax.evaluate import before_and_after, held_out_line, held_out_metrics
-from encoderjax.experiment import VALIDATION, Experiment
-from encoderjax.phases import Stage, stage_at
+from encoderjax.evaluate import (
+    before_and_after,
+    held_out_line,
+    held_out_metrics,
+    members_line,
+)
+from encoderjax.experiment import VALIDATION, Experiment, split_name
+from encoderjax.phases import Stage, identity_at, stage_at
 from encoderjax.training.checkpoint import Checkpoints
 from encoderjax.training.mesh import BatchPlacement
 from encoderjax.training.metrics import Clock, MetricsWriter, Progress
@@ -83,7 +90,7 @@ class Loop:
         batches = self._batches(stage, placement, first)
         with contextlib.closing(batches):
             for step, batch in enumerate(batches, start=first + 1):
-                clock.add(int(batch["mask"].sum()))
+                clock.add(int(batch["mask"].sum()), batch["mask"].shape[1])
                 state, values = program.train_step(state, placement.put(batch))
                 pending.append((step, values))
                 stopping = stop.requested(step)
@@ -95,7 +102,7 @@ class Loop:
                 clock.measure()
                 self._log(step, line, clock)
                 if save or stopping:
-                    self.checkpoints.save(state, step, self.run.identity())
+                    self.checkpoints.save(state, step, self._identity(step))
                 if stopping and step < config.steps:
                     self.checkpoints.wait()
                     return state, {}, step
@@ -103,13 +110,18 @@ class Loop:
                 clock.begin()
         return state, metrics, None
 
+    def _identity(self, step: int) -> dict[str, Any]:
+        return identity_at(step, self.run, [p.stage for p in self.programs])
+
     def _batches(
         self, stage: Stage, placement: BatchPlacement, first: int
     ) -> Generator[Batch, None, None]:
         make = lambda step: stage.source.batch(step, placement.rows)
         return prefetched(make, range(first, stage.phase.last))
 
-    def _finite(self, pending: list, source: BatchSource) -> dict[str, float]:
+    def _finite(
+        self, pending: list, source: BatchSource | BucketedSource
+    ) -> dict[str, float]:
         """Fetches the metrics of all steps since the last time; stops at a NaN."""
         fetched = jax.device_get(pending)
         pending.clear()
@@ -122,7 +134,9 @@ class Loop:
                     raise self._nan_error(step, what, source)
         return {name: float(value) for name, value in fetched[-1][1].items()}
 
-    def _nan_error(self, step: int, what: str, source: BatchSource) -> UserError:
+    def _nan_error(
+        self, step: int, what: str, source: BatchSource | BucketedSource
+    ) -> UserError:
         _, rows_B = source.places(step - 1, slice(None))
         shown = ", ".join(map(str, rows_B[:64]))
         more = f" and {len(rows_B) - 64} more" if len(rows_B) > 64 else ""
@@ -166,47 +180,57 @@ class Loop:
         stage = stage_at(tuple(p.stage for p in self.programs), step)
         program = next(p for p in self.programs if p.stage is stage)
         measured = {
-            split: self._measured(split, source, program, state, step)
-            for split, source in stage.held_out.items()
+            split: self._measured(split, parts, program, state, step)
+            for split, parts in stage.held_out.items()
         }
         return measured.get(VALIDATION, {})
 
     def _measured(
         self,
         split: str,
-        source: BatchSource,
+        parts: dict[str, BatchSource],
         program: Program,
         state: TrainState,
         step: int,
     ) -> dict[str, float]:
-        metrics = self.writer.written(step, split) if self.writer else None
-        if metrics is None or jax.process_count() > 1:
-            metrics = held_out_metrics(
+        """Measures a split and the members of a mixture in it; returns the whole."""
+        of = lambda name: split_name(split, name)
+        # The whole comes last: where it is written, so is every member.
+        names = [*filter(None, parts), ""]
+        written = self.writer.written(step) if self.writer else {}
+        measured = {name: written.get(of(name), {}) for name in names}
+        if split not in written or jax.process_count() > 1:
+            measured = held_out_metrics(
                 program.stage.experiment,
-                source,
+                parts,
                 program.eval_step,
                 state.params,
                 self.mesh,
-                rows=self.config.eval.batches * source.batch_size,
+                rows=self.config.eval.batches * program.stage.source.batch_size,
                 frozen=state.frozen,
             )
-            if self.writer is not None:
-                self.writer.write(step, split, metrics)
+            for name in names:
+                if self.writer is not None and of(name) not in written:
+                    self.writer.write(step, of(name), measured[name])
         corpus = split.partition("/")[2]
-        self.progress.say(held_out_line(step, metrics, corpus))
-        return metrics
+        self.progress.say(held_out_line(step, measured[""], corpus))
+        members = {name: measured[name] for name in names if name}
+        if members:
+            self.progress.say(members_line(members))
+        return measured[""]
 
     def before_and_after(self) -> str:
         """Returns a table of what training changed, where it was measured before."""
         if self.writer is None:
             return ""
-        own, steps = self.run.corpus.folder.name, self.config.steps
+        own = self.run.corpus.label
+        before, after = map(self.writer.written, (0, self.config.steps))
         measured = {}
         (program, *others) = self.programs
         for split in () if others else program.stage.held_out:  # else other rows
-            both = [self.writer.written(step, split) for step in (0, steps)]
-            if None not in both:
-                measured[split.partition("/")[2] or own] = both
+            if split in before and split in after:
+                name = split.partition("/")[2] or own
+                measured[name] = before[split], after[split]
         return before_and_after(measured) if measured else ""
 
     def close(self) -> None:

@@ -15,18 +15,20 @@ which step it begins, and what differs from the run around it:
 It ends where the next one begins. Parameters and optimiser state go on from phase to
 phase. So does the learning rate, unless a phase names its own, which then runs from the
 first to the last step of the phase. Rows go on where the phase before stopped if they
-are cut alike, else they start at their beginning.
+are cut alike, corpus by corpus, else they start at their beginning.
 """
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from encoderjax.config import ModelConfig, RunConfig
-from encoderjax.data.pipeline import BatchSource
+from encoderjax.data.buckets import BucketedSource
+from encoderjax.data.corpora import Corpora
+from encoderjax.data.pipeline import BatchSource, Used
 from encoderjax.errors import UserError
-from encoderjax.experiment import VALIDATION, Experiment
+from encoderjax.experiment import VALIDATION, Bucket, Experiment
 from encoderjax.interop.huggingface import leaf_shapes
 from encoderjax.models.flops import train_flops_per_row
 
@@ -149,27 +151,32 @@ class Stage:
 
     Attributes:
       source: its training batches, by the step of the run.
-      held_out: its held-out rows, by the name of the split in metrics.jsonl.
+      held_out: its held-out rows, by the name of the split in metrics.jsonl, and of
+        the members of a mixture in it.
     """
 
     phase: Phase
     experiment: Experiment
-    source: BatchSource
-    held_out: dict[str, BatchSource]
+    source: BatchSource | BucketedSource
+    held_out: dict[str, dict[str, BatchSource]]
 
     @property
     def flops_per_step(self) -> float:
-        """Arithmetic of a step, forward and backward."""
-        experiment, length = self.experiment, self.experiment.config.data.length
+        """Arithmetic of a step, forward and backward; the mean over buckets."""
+        flops = sum(b.share * self._flops_per_row(b) for b in self.experiment.buckets)
+        return self.source.batch_size * flops
+
+    def _flops_per_row(self, bucket: Bucket) -> float:
+        experiment, length = self.experiment, bucket.length
         of = lambda config, slots: train_flops_per_row(config, length, slots)
-        slots = (getattr(o, "max_predictions", None) for o in experiment.objectives)
+        slots = (getattr(o, "max_predictions", None) for o in bucket.objectives)
         most = max(count or 0 for count in slots)
         flops = of(experiment.encoder, 0 if experiment.generator else most)
         if experiment.generator is not None:
             flops += of(experiment.generator.config, most)
         if experiment.teacher is not None:  # runs forward only
             flops += of(experiment.teacher[0].config, length) / 3
-        return self.source.batch_size * flops
+        return flops
 
 
 def open_stages(
@@ -179,11 +186,8 @@ def open_stages(
     stages: list[Stage] = []
     for phase in phases_of(config):
         experiment = Experiment.open(phase.config, report, origin)
-        source = dataclasses.replace(
-            experiment.train_source(),
-            first_step=phase.first,
-            first_place=_first_place(stages, experiment),
-        )
+        source = experiment.train_source()
+        source = source.starting(phase.first, _used_rows(stages, experiment))
         if stages:
             _check_follows(stages[0].experiment, experiment, phase)
         held_out = experiment.held_out_sources()
@@ -208,24 +212,61 @@ def whole_run(config: RunConfig, stages: tuple[Stage, ...]) -> Experiment:
     )
 
 
-def _first_place(stages: list[Stage], experiment: Experiment) -> int:
-    """Returns where the rows of a phase begin: after those that were used already."""
+def identity_at(step: int, run: Experiment, stages: Sequence[Stage]) -> dict[str, Any]:
+    """Returns what the checkpoint of `step` must agree with, by name of the field.
+
+    Of the corpora of phases only those that were begun: a run may be cut short.
+    """
+    identity = run.identity()
+    for stage in stages[1:]:
+        if stage.phase.first < step:
+            identity |= _of_phase(stage, stage.experiment.corpus.identity())
+    return identity
+
+
+def identity_labels(run: Experiment, stages: Sequence[Stage]) -> dict[str, str]:
+    """Returns how messages call those names that say little by themselves."""
+    labels = run.corpus.labels()
+    for stage in stages[1:]:
+        of_phase = _of_phase(stage, stage.experiment.corpus.labels())
+        labels |= {k: f"phases.{stage.phase.name}.{v}" for k, v in of_phase.items()}
+    return labels
+
+
+def _of_phase(stage: Stage, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"phases.{stage.phase.name}.{key}": value for key, value in values.items()}
+
+
+def _used_rows(stages: list[Stage], experiment: Experiment) -> Used:
+    """Returns the rows that were used already of the corpora of a phase.
+
+    Corpora are known by their fingerprints: members that stay in a mixture go on,
+    whatever their shares.
+    """
     if not stages:
-        return 0
+        return {}
     before = stages[-1]
-    old, new = (e.row_identity() for e in (before.experiment, experiment))
-    if old != new:
-        return 0
-    used = (before.phase.last - before.phase.first) * before.source.batch_size
-    return before.source.first_place + used
+    if before.experiment.row_identity() != experiment.row_identity():
+        return {}
+    old, new = (_numbered(e.corpus) for e in (before.experiment, experiment))
+    now = {old[key]: new[key] for key in old.keys() & new.keys()}
+    used = before.source.used(before.phase.last).items()
+    return {(length, now[m]): place for (length, m), place in used if m in now}
+
+
+def _numbered(corpus: Corpora) -> dict[tuple[str, int], int]:
+    """Returns the number of each member, by its fingerprint and how often it came."""
+    prints = corpus.fingerprints
+    return {(f, prints[:number].count(f)): number for number, f in enumerate(prints)}
 
 
 def _check_follows(first: Experiment, other: Experiment, phase: Phase) -> None:
     where = f"phases.{phase.name}"
     if other.corpus.tokenizer.sha256 != first.corpus.tokenizer.sha256:
         raise UserError(
-            f"{where}: corpus {other.corpus.folder} has another tokenizer than "
-            f"{first.corpus.folder}; prepare it with --tokenizer={first.corpus.folder}"
+            f"{where}: corpus {other.corpus.name} has another tokenizer than "
+            f"{first.corpus.name}; prepare it with --tokenizer="
+            f"{first.corpus.tokenizer_folder}"
         )
     shapes = [leaf_shapes(e.encoder, e.head_names, e.generator) for e in (first, other)]
     if shapes[0] != shapes[1]:

@@ -38,10 +38,11 @@ def run(
     for number in range(step, step + batches):
         stage = stage_at(stages, number + 1)
         labels = _label_names(stage.phase.config.data)
-        batch = stage.source.batch(number)
-        statistics.add(batch, labels)
+        batch, members = stage.source.batch(number), _members(stage, number)
+        statistics.add(batch, labels, members)
         for row in range(min(rows - len(shown), len(batch["ids"]))):
-            shown.append(_row(batch, row, tokenizer, labels))
+            found = _row(batch, row, tokenizer, labels)
+            shown.append({"language": members[row], **found} if members else found)
     return {"rows": shown, "stats": statistics.result()}
 
 
@@ -52,6 +53,15 @@ def _stages(
     begun = {phase.name for phase in phases_of(config) if phase.first < last}
     phases = {name: value for name, value in config.phases.items() if name in begun}
     return open_stages(dataclasses.replace(config, phases=phases), report, None)
+
+
+def _members(stage: Stage, step: int) -> list[str]:
+    """Returns the member of a mixture that each row of a batch is of; [] without."""
+    names = list(stage.experiment.corpus.shares)
+    if not names:
+        return []
+    _, rows_B = stage.source.places(step, slice(None))
+    return [names[member] for member in stage.source.index.members_of(rows_B)]
 
 
 def _label_names(data: DataConfig) -> tuple[str, ...]:
@@ -90,12 +100,16 @@ class _Statistics:
         self.vocabulary = vocabulary
         self.totals: collections.Counter[str] = collections.Counter()
         self.labels: collections.Counter[str] = collections.Counter()
+        self.members: collections.Counter[str] = collections.Counter()
+        self.lengths: collections.Counter[int] = collections.Counter()
         self.spans: collections.Counter[int] = collections.Counter()
         self.drawn: collections.Counter[int] = collections.Counter()
         self.per_row: list[int] = []
 
-    def add(self, batch: Batch, labels: tuple[str, ...]) -> None:
+    def add(self, batch: Batch, labels: tuple[str, ...], members: list[str]) -> None:
         self.totals["rows"] += len(batch["mask"])
+        self.lengths[batch["mask"].shape[1]] += len(batch["mask"])
+        self.members.update(members)
         self.totals["tokens"] += int(batch["mask"].sum())
         self.totals["places"] += batch["mask"].size
         second = batch["second"][batch["paired"] > 0]
@@ -155,9 +169,16 @@ class _Statistics:
                 "max": max(self.per_row, default=0),
             },
             "labels": {n: number / max(1, pairs) for n, number in self.labels.items()},
-            "languages": {},
+            "languages": _shares(self.members),
+            "lengths": {str(n): share for n, share in _shares(self.lengths).items()},
             "fill": tokens / self.totals["places"],
         }
+
+
+def _shares(counts: collections.Counter) -> dict[Any, float]:
+    """Returns the share of each in all, by name."""
+    total = max(1, counts.total())
+    return {name: counts[name] / total for name in sorted(counts)}
 
 
 def _original_ids(batch: Batch, predictions: _Predictions) -> np.ndarray:
@@ -235,6 +256,8 @@ def _row(batch: Batch, row: int, tokenizer: Tokenizer, labels) -> dict[str, Any]
 def _heading(row: dict[str, Any]) -> str:
     """Returns what the command says of a row before its text."""
     parts = [f"row {row['row']}"]
+    if "language" in row:
+        parts.append(row["language"])
     if row["label"] is not None:
         parts.append(f"second segment: {row['label']}")
     if row.get("reversed"):
@@ -306,11 +329,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for row in result["rows"]:
         print(f"{_heading(row)}\n  {row['text']}\n")
     for name, value in result["stats"].items():
-        print(
-            f"{name:20} {value:.4f}"
-            if isinstance(value, float)
-            else f"{name:20} {value}"
-        )
+        print(f"{name:20} {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    """Returns a statistic for people to read."""
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {_shown(v)}" for k, v in value.items()) or "-"
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
 if __name__ == "__main__":

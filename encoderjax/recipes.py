@@ -66,7 +66,13 @@ def shrink(
     )
     c.model.update(model or {})
     c.data.update(
-        corpus="demo", tokenizer=tokenizer, length=64, batch_size=32, batch_tokens=None
+        corpus="demo",
+        alpha=None,  # of languages, which the demo corpus has not
+        tokenizer=tokenizer,
+        length=64,
+        buckets=None,
+        batch_size=32,
+        batch_tokens=None,
     )
     c.data.dupe_factor = min(c.data.get("dupe_factor", 10), 10)
     for objective in c.objectives.values():

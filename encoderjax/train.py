@@ -11,7 +11,7 @@ if __name__ == "__main__":  # before anything heavy is imported
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +33,19 @@ from encoderjax.experiment import Experiment, model_of, open_start
 from encoderjax.interop.start import Start
 from encoderjax.interop.weights import read_json
 from encoderjax.loop import Loop, Program
-from encoderjax.phases import Stage, open_stages, phases_of, whole_run
-from encoderjax.training.checkpoint import FOLDER, Checkpoints
+from encoderjax.phases import (
+    Stage,
+    identity_at,
+    identity_labels,
+    open_stages,
+    phases_of,
+    whole_run,
+)
+from encoderjax.training.checkpoint import Checkpoints, saved_steps
 from encoderjax.training.mesh import batch_shards, make_mesh
 from encoderjax.training.metrics import MetricsWriter, Progress
 from encoderjax.training.optimizer import make_optimizer
+from encoderjax.training.remote_workdir import open_workdir, place_of
 from encoderjax.training.step import (
     TrainState,
     abstract_state,
@@ -62,7 +70,7 @@ def run(config: RunConfig, workdir: Path) -> dict[str, float]:
     experiment = whole_run(config, stages)
     if start is not None:
         corpus = experiment.corpus
-        start.check(experiment.encoder, corpus.tokenizer, corpus.folder)
+        start.check(experiment.encoder, corpus.tokenizer, corpus.name)
     for stage in stages:
         _check_batch(stage.experiment.config, mesh, stage.experiment.batch_size)
 
@@ -78,7 +86,9 @@ def run(config: RunConfig, workdir: Path) -> dict[str, float]:
         first = checkpoints.latest_step() or 0
         start_lines: Sequence[str] = ()
         if first:
-            checkpoints.check_identity(first, experiment.identity())
+            identity = identity_at(first, experiment, stages)
+            labels = identity_labels(experiment, stages)
+            checkpoints.check_identity(first, identity, labels)
             state = checkpoints.restore(first, shapes, shardings)
             state = _with_unsaved(state, pretrainer, shardings, rows, frozen)
         else:
@@ -193,8 +203,7 @@ def _origin(
     A workdir with a checkpoint stands alone: that folder may have vanished since.
     """
     described = workdir / "config.json"
-    saved = any(path.name.isdigit() for path in (workdir / FOLDER).glob("*"))
-    if not (saved and described.is_file()):
+    if not (saved_steps(workdir) and described.is_file()):
         start = open_start(config)
         return model_of(start), start
     if config.init_from is None and config.model.family is not None:
@@ -245,27 +254,41 @@ def _opening_lines(
     lines = [
         f"model    {model.family} {size}, {int(count):,} parameters, vocabulary "
         f"{encoder.vocab_size:,}; objectives {', '.join(names)}",
-        *(_stage_line(stage) for stage in stages),
+        *(line for stage in stages for line in _stage_lines(stage)),
         f"devices  {jax.device_count()} {device.device_kind} ({axes or 'one'}), "
         f"{experiment.pretrainer().model.dtype}",
-        f"workdir  {workdir}",
+        f"workdir  {place_of(workdir) or workdir}",
     ]
     if first:
         lines.append(f"resuming after step {first:,} of {config.steps:,}")
     return "\n".join(lines)
 
 
-def _stage_line(stage: Stage) -> str:
-    experiment, phase = stage.experiment, stage.phase
-    data, train = experiment.config.data, experiment.corpus.split("train")
-    index, cuts = experiment.train_index, len(experiment.train_index.passes)
+def _stage_lines(stage: Stage) -> list[str]:
+    experiment, phase, corpus = stage.experiment, stage.phase, stage.experiment.corpus
+    data, index = experiment.config.data, experiment.train_index
+    cuts = index.settings.passes
     steps = f"{phase.name}, steps {phase.first + 1:,} to {phase.last:,}: "
-    return (
-        f"corpus   {steps if phase.name else ''}{experiment.corpus.folder}: "
-        f"{train.num_documents:,} documents, {train.num_tokens:,} tokens; "
+    lines = [
+        f"corpus   {steps if phase.name else ''}{corpus.name}: "
+        f"{corpus.count('documents'):,} documents, {corpus.count('tokens'):,} tokens; "
         f"{index.num_rows:,} rows of {data.length} ({data.form}) in {cuts} "
         f"cut{'s' if cuts > 1 else ''}, {experiment.batch_size:,} a step"
-    )
+    ]
+    if corpus.mixed:
+        power = "" if corpus.alpha is None else f"alpha {corpus.alpha:g}, "
+        lines.append(f"shares   {power}{_largest(corpus.shares)}")
+    if data.buckets:
+        shares = {f"to {b.length}": b.share for b in experiment.buckets}
+        lines.append(f"buckets  {_largest(shares)} of the steps")
+    return lines
+
+
+def _largest(shares: Mapping[str, float], most: int = 8) -> str:
+    """Returns shares for people to read: the largest, and how many more there are."""
+    names = sorted(shares, key=lambda name: -shares[name])
+    shown = [f"{name} {shares[name]:.1%}" for name in names[:most]]
+    return ", ".join(shown) + f" and {len(names) - most} more" * (len(names) > most)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -278,20 +301,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "python -m encoderjax.train --config=configs/bert_tiny.py:tiny",
             "python -m encoderjax.train --config=configs/bert_base.py "
             "--config.data.corpus=my_corpus --workdir=runs/mine",
+            "python -m encoderjax.train --config=configs/roberta_base.py "
+            "--config.data.corpus=corpora/web:0.7,corpora/books:0.3",
         ),
     )
     add_config_flag(parser)
-    parser.add_argument("--workdir", help="default: runs/<name of the config>")
+    parser.add_argument(
+        "--workdir", help="a folder, or gs://...; default: runs/<name of the config>"
+    )
     flags, config = parse_with_config(parser, arguments)
-    run(config, _workdir(flags.workdir or f"runs/{config_name(flags.config)}"))
-
-
-def _workdir(name: str) -> Path:
-    if "://" in name:
-        raise UserError(
-            f"--workdir={name} is an object store; give a local or mounted folder"
-        )
-    return Path(name).expanduser()
+    run(config, open_workdir(flags.workdir or f"runs/{config_name(flags.config)}"))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 COMMANDS = ("train", "prepare", "preview", "evaluate", "fill_mask", "export")
+COMMANDS += ("benchmark",)
 
 
 def call(command, *arguments):
@@ -67,6 +68,8 @@ def test_the_allocator_is_set_once_and_never_against_the_user():
         ("fill_mask", ["--model=nowhere", "a [MASK]"], "nowhere"),
         ("export", ["--workdir=nowhere", "--out=x"], "nowhere"),
         ("prepare", ["--source=nowhere.txt", "--out=x"], "nowhere.txt"),
+        ("benchmark", ["--config=configs/bert_tiny.py"], "--data"),
+        ("benchmark", ["--config=configs/bert_tiny.py", "--against=tf"], "hf"),
     ],
 )
 def test_bad_input_gets_one_line_and_a_failing_exit(

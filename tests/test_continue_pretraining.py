@@ -223,7 +223,8 @@ def test_pytorch_measures_the_same_losses_before_the_first_step(
     there = dataclasses.replace(config, init_from=str(old))
     sources = Experiment.open(there, SILENT).held_out_sources()
     assert list(sources) == ["validation", "validation/old"]
-    for split, source in sources.items():
+    for split, parts in sources.items():
+        (source,) = parts.values()
         batch = source.rows(*source.order.at(np.arange(len(source.index.passes[0]))))
         inputs = (batch[name] for name in ("ids", "mask", "segments"))
         logits = torch_outputs(theirs, *inputs).prediction_logits
@@ -336,7 +337,7 @@ def test_a_run_that_begins_anew_takes_over_no_measurement(tmp_path):
         writer.write(0, "validation", {"loss": 1.0})
         writer.close()
         again = MetricsWriter(tmp_path, first)
-        assert again.written(0, "validation") == expected
+        assert again.written(0).get("validation") == expected
         again.close()
 
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 from transformers import BertForPreTraining
 
+from encoderjax.data.corpora import Corpora, Member
 from encoderjax.errors import UserError
 from encoderjax.evaluate import main, run, unigram_entropy
 from encoderjax.experiment import Experiment
@@ -51,7 +52,7 @@ def test_pytorch_finds_the_same_held_out_loss(workdir, exported, corpus):
     """The same masked rows, through transformers."""
     model = BertForPreTraining.from_pretrained(exported).eval()
     experiment = Experiment.open(small_config(corpus.folder), SILENT)
-    source = experiment.validation_source()
+    (source,) = experiment.validation_sources().values()
     count = len(source.index.passes[0])
     epochs, rows = source.order.at(np.arange(count))
     batch = source.rows(epochs, rows)
@@ -95,4 +96,5 @@ def test_unigram_entropy_is_the_cross_entropy_of_frequencies(corpus):
     tokens = split.tokens.slice(0, split.num_tokens)
     counts = corpus.unigrams_V + 1
     expected = -np.mean([np.log(counts[t] / counts.sum()) for t in tokens])
-    assert unigram_entropy(corpus) == pytest.approx(expected)
+    corpora = Corpora("", (Member("", corpus),))
+    assert unigram_entropy(corpora) == pytest.approx(expected)

@@ -10,6 +10,7 @@ import time
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from encoderjax.data.corpora import Corpora, Member
 from encoderjax.errors import UserError
 from encoderjax.evaluate import run as evaluate
 from encoderjax.evaluate import unigram_entropy
@@ -240,9 +241,9 @@ def test_one_document_is_refused_for_next_sentence_prediction(tmp_path):
 def test_a_truncated_shard_is_named(corpus, tmp_path):
     broken = tmp_path / "broken"
     shutil.copytree(corpus.folder, broken)
-    shard = broken / "train-00000.tokens.npy"
+    shard = broken / "train-00000-0000.tokens.npy"
     shard.write_bytes(shard.read_bytes()[:-10])
-    with pytest.raises(UserError, match=r"train-00000.tokens.npy has \d+ bytes"):
+    with pytest.raises(UserError, match=r"train-00000-0000.tokens.npy has \d+ bytes"):
         run(small_config(broken), tmp_path / "run")
 
 
@@ -262,7 +263,7 @@ def test_it_learns_words_and_pairs(corpus, tmp_path):
     )
     finish(start_training(tmp_path, corpus.folder, **changes))
     found = metrics(tmp_path, "validation")[800]
-    assert found["mlm_loss"] < unigram_entropy(corpus) - 1.0
+    assert found["mlm_loss"] < unigram_entropy(Corpora("", (Member("", corpus),))) - 1.0
     assert found["nsp_accuracy"] > 0.65
 
 
@@ -310,10 +311,9 @@ def test_a_workdir_can_be_used_from_another_folder(corpus, tmp_path, monkeypatch
     assert evaluate(tmp_path / "run", rows=8, report=lambda text: None)
 
 
-@pytest.mark.parametrize("name", ["gs://bucket/run", "s3://bucket/run"])
-def test_object_stores_are_refused_as_workdirs(corpus, name):
-    with pytest.raises(UserError, match="object store"):
-        main([f"--config={RECIPE}", f"--workdir={name}"])
+def test_stores_that_orbax_cannot_write_are_refused_as_workdirs():
+    with pytest.raises(UserError, match="Orbax cannot write checkpoints to"):
+        main([f"--config={RECIPE}", "--workdir=s3://bucket/run"])
 
 
 def test_a_run_ends_well_where_no_sentence_fits_the_demonstration(corpus, tmp_path):

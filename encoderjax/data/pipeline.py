@@ -23,15 +23,18 @@ Shapes: B rows of a batch, L length.
 
 import dataclasses
 import functools
+import itertools
 import queue
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
 from encoderjax.data.assembly import Batch, assemble
+from encoderjax.data.corpora import spelled
 from encoderjax.data.forms import FORMS, forms_that
+from encoderjax.data.mixture import MixedIndex, order_after, places_used
 from encoderjax.data.random import Draws
 from encoderjax.data.records import (
     FormName,
@@ -51,7 +54,12 @@ class DataConfig:
     """Where the text comes from and how it becomes rows.
 
     Attributes:
-      corpus: a folder made by `encoderjax.prepare`, or `demo`.
+      corpus: a folder made by `encoderjax.prepare`, with one corpus or with a group of
+        them, such as one for each language; several folders with weights,
+        `a:0.7,b:0.3`, whose rows are then mixed; or `demo`.
+      alpha: the members of a group have shares q_i of the rows in proportion to
+        n_i^alpha, where n_i are their sentences: 1 leaves them as they are, 0 makes
+        them equal. None = 0.3 (XLM-R).
       source: the texts that the corpus is made from, for the message that names the
         command where it is missing.
       tokenizer: the vocabulary that it is prepared with; the demo corpus is made so.
@@ -69,6 +77,9 @@ class DataConfig:
       negatives: whether random text comes from another `document` or from `anywhere`;
         it is never the true continuation. Streams have their own: see `reuse_pairs`.
       length: tokens of a row, special ones included.
+      buckets: lengths below `length`, ascending: every step then has rows of one of
+        them only, those that fit it and no shorter one, and is padded to it alone.
+        Steps have equally many rows, and each bucket as many of them as it has rows.
       batch_size: rows of a step over all devices, or
       batch_tokens: real tokens of a step, from which the number of rows follows.
       short_rate: share of documents (`segment_halves`: of rows) that are cut shorter.
@@ -95,12 +106,14 @@ class DataConfig:
     """
 
     corpus: str
+    alpha: float | None = None
     source: str = "my/texts/*.txt"
     tokenizer: str = "wordpiece:4000"
     form: FormName = "segment_pair"
     second: Second | None = None
     negatives: Negatives = "document"
     length: int = 128
+    buckets: tuple[int, ...] | None = None
     batch_size: int | None = None
     batch_tokens: int | None = None
     short_rate: float | None = None
@@ -113,8 +126,9 @@ class DataConfig:
     cache_dir: str | None = None
 
     def __post_init__(self):
-        if not self.corpus:
-            raise UserError("data.corpus='' names no folder; give one, or 'demo'")
+        object.__setattr__(self, "corpus", spelled(self.corpus))
+        if not 0.0 <= (self.alpha or 0.0) <= 1.0:
+            raise UserError(f"data.alpha={self.alpha} must be in [0, 1]")
         if self.length < 8:
             raise UserError(f"data.length={self.length} must be at least 8")
         if self.length > 65_535:
@@ -135,6 +149,10 @@ class DataConfig:
         self._check_form()
         if FORMS[self.form].in_streams:
             self._check_streams()
+        if self.buckets:
+            self._check_buckets()
+        else:
+            object.__setattr__(self, "buckets", None)
 
     def _check_form(self) -> None:
         """Refuses what rows of this form would not read."""
@@ -175,6 +193,26 @@ class DataConfig:
                 f"room for a pair in rows of data.length={self.length}"
             )
 
+    def _check_buckets(self) -> None:
+        lengths = (7, *(self.buckets or ()), self.length)
+        if any(low >= high for low, high in itertools.pairwise(lengths)):
+            raise UserError(
+                f"data.buckets={self.buckets} must ascend, from 8 on to below "
+                f"data.length={self.length}, which is a bucket by itself"
+            )
+        form = FORMS[self.form]
+        if form.packed or form.in_streams:
+            reason = "are full" if form.packed else "go on from step to step"
+            raise UserError(
+                f"data.buckets={self.buckets} cannot be with data.form={self.form!r}, "
+                f"whose rows {reason}; leave it out"
+            )
+
+    @property
+    def bucket_lengths(self) -> tuple[int, ...]:
+        """The lengths that batches may have."""
+        return (*(self.buckets or ()), self.length)
+
     @property
     def settled_second(self) -> Second:
         """What the second segment may be, the form's default where it is left open."""
@@ -208,7 +246,13 @@ class DataConfig:
         )
 
 
-def rows_for_tokens(batch_tokens: int, index: RowIndex) -> int:
+Index = RowIndex | MixedIndex
+
+# (what rows are padded to, number of the member) -> how many of its rows were used
+Used = Mapping[tuple[int | None, int], int]
+
+
+def rows_for_tokens(batch_tokens: int, index: Index) -> int:
     """Returns how many rows hold `batch_tokens` real tokens: a multiple of 8."""
     return max(8, 8 * round(batch_tokens / index.mean_tokens / 8))
 
@@ -249,9 +293,10 @@ class BatchSource:
       static_epochs: with static masking, after how many epochs the masks repeat.
       first_step: the step of the first batch,
       first_place: and where in the stream of rows that one begins.
+      length: that rows are padded to; None = the longest that there may be.
     """
 
-    index: RowIndex
+    index: Index
     order: Order
     lexicon: Lexicon
     corruptions: tuple[Corruption, ...]
@@ -260,14 +305,31 @@ class BatchSource:
     static_epochs: int | None = None
     first_step: int = 0
     first_place: int = 0
+    length: int | None = None
+
+    def _begin(self, step: int) -> int:
+        """Returns where in the stream the rows of `step` begin."""
+        return self.first_place + (step - self.first_step) * self.batch_size
+
+    def used(self, step: int) -> Used:
+        """Returns the rows that were used before `step`, for those that go on."""
+        places = places_used(self.order, self._begin(step))
+        return {(self.length, member): place for member, place in places.items()}
+
+    def starting(self, step: int, used: Used) -> "BatchSource":
+        """Returns the batches from `step` on, after the rows that are used."""
+        own = {m: place for (length, m), place in used.items() if length == self.length}
+        order, place = order_after(self.order, own)
+        return dataclasses.replace(
+            self, order=order, first_step=step, first_place=place
+        )
 
     def places(
         self, step: int, rows: slice | np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Returns epoch and row number of the given rows of step `step`."""
         places_B = np.arange(self.batch_size, dtype=np.int64)[rows]
-        begin = self.first_place + (step - self.first_step) * self.batch_size
-        return self.order.at(places_B + begin)
+        return self.order.at(places_B + self._begin(step))
 
     def batch(self, step: int, rows: slice | np.ndarray = slice(None)) -> Batch:
         """Returns the given rows of the global batch of `step`."""
@@ -298,7 +360,7 @@ class BatchSource:
             index.layout,
             self.lexicon.vocabulary.pad_id,
             (records_S, row_S),
-            (len(rows_B), index.settings.length),
+            (len(rows_B), self.length or index.settings.length),
             packed=form.packed,
         )
         if form.packed:  # several records a row, and no second segments

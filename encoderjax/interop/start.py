@@ -68,7 +68,7 @@ class Start:
             config = dataclasses.replace(config, pooler=True)
         return cls(loaded, config, change, layers)
 
-    def check(self, encoder: EncoderConfig, tokenizer: Tokenizer, corpus: Path) -> None:
+    def check(self, encoder: EncoderConfig, tokenizer: Tokenizer, corpus: str) -> None:
         """Refuses a vocabulary or an encoder that the weights do not fit."""
         check_change(
             self.change,

@@ -60,7 +60,7 @@ def extends(new: Tokenizer, old: Tokenizer) -> bool:
 
 
 def check_change(
-    change: Change, old: Tokenizer, new: Tokenizer, *, model: Path, corpus: Path
+    change: Change, old: Tokenizer, new: Tokenizer, *, model: Path, corpus: str
 ) -> None:
     """Refuses a corpus whose vocabulary is not what `init_vocabulary` allows."""
     if change == "replace" or is_same(old, new):

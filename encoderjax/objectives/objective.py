@@ -114,6 +114,20 @@ class Objective:
         return {}
 
 
+def resolved_for(
+    objective: Objective, length: int, data: DataConfig, model: EncoderConfig
+) -> Objective:
+    """Returns an objective for rows cut off at `length`, with slots for those alone."""
+    shorter = dataclasses.replace(data, length=length, buckets=None)
+    resolved = objective.resolved(shorter, model)
+    given = getattr(objective, "max_predictions", None)
+    if given is None:
+        return resolved
+    unasked = dataclasses.replace(objective, max_predictions=None)
+    enough = getattr(unasked.resolved(shorter, model), "max_predictions", given)
+    return dataclasses.replace(resolved, max_predictions=min(given, enough))
+
+
 def check_together(objectives: Sequence[Objective]) -> None:
     """Refuses objectives that cannot be trained at once, each with its reason."""
     names = [objective.name for objective in objectives]

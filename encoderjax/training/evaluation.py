@@ -1,6 +1,7 @@
 """Held-out metrics: fixed rows, fixed masks, whatever the step, hosts and batches."""
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Mapping
 
 import jax
 import numpy as np
@@ -8,6 +9,30 @@ from jax.sharding import Mesh
 
 from encoderjax.data.pipeline import Batch, BatchSource, prefetched
 from encoderjax.training.mesh import BatchPlacement
+
+
+@dataclasses.dataclass(frozen=True)
+class Totals:
+    """Metrics of some rows as sums, which add up with those of others."""
+
+    sums: Mapping[str, float]
+    counts: Mapping[str, float]
+
+    def __add__(self, other: "Totals") -> "Totals":
+        return Totals(_added(self.sums, other.sums), _added(self.counts, other.counts))
+
+    def means(self) -> dict[str, float]:
+        """Returns the mean of each metric.
+
+        One that nothing was counted for (no kept tokens, say) is left out.
+        """
+        counted = (name for name in self.sums if self.counts[name] > 0)
+        return {name: self.sums[name] / self.counts[name] for name in counted}
+
+
+def _added(ours: Mapping[str, float], theirs: Mapping[str, float]) -> dict[str, float]:
+    names = {**ours, **theirs}  # in their order
+    return {name: ours.get(name, 0.0) + theirs.get(name, 0.0) for name in names}
 
 
 def evaluate(
@@ -18,8 +43,8 @@ def evaluate(
     mesh: Mesh,
     num_rows: int,
     frozen=None,
-) -> dict[str, float]:
-    """Returns the mean of each metric over the first `num_rows` held-out rows.
+) -> Totals:
+    """Returns the sum of each metric over the first `num_rows` held-out rows.
 
     The last batch is filled up with rows of weight 0. Sums are added in float64.
 
@@ -43,12 +68,8 @@ def evaluate(
             np.zeros_like(epochs_B), np.where(places_B < num_rows, rows_B, -1)
         )
 
-    sums: dict[str, float] = {}
-    counts: dict[str, float] = {}
+    totals = Totals({}, {})
     for batch in prefetched(make, steps):
         terms = jax.device_get(eval_step(params, frozen, placement.put(batch)))
-        for totals, new in zip((sums, counts), terms, strict=True):
-            for name, value in new.items():
-                totals[name] = totals.get(name, 0.0) + float(value)
-    # A metric that nothing was counted for (no kept tokens, say) is left out.
-    return {name: sums[name] / counts[name] for name in sums if counts[name] > 0}
+        totals += Totals(*({k: float(v) for k, v in new.items()} for new in terms))
+    return totals

@@ -39,13 +39,11 @@ class MetricsWriter:
             if value is not None:
                 self.events.add_scalar(f"{split}/{name}", value, step)
 
-    def written(self, step: int, split: str) -> dict[str, Any] | None:
-        """Returns the metrics that were written for a step, if any."""
-        for line in self.path.read_text(encoding="utf-8").splitlines():
-            found = json.loads(line)
-            if (found.pop("step"), found.pop("split")) == (step, split):
-                return found
-        return None
+    def written(self, step: int) -> dict[str, dict[str, Any]]:
+        """Returns the metrics that were written for a step, by their split."""
+        lines = self.path.read_text(encoding="utf-8").splitlines()
+        found = [line for line in map(json.loads, lines) if line.pop("step") == step]
+        return {line.pop("split"): line for line in found}
 
     def close(self) -> None:
         """Writes out what is buffered."""
@@ -75,7 +73,8 @@ class Clock:
         self.peak = peak_flops()
         self.seconds_per_step = 0.0
         self.tokens_per_second: float | None = None
-        self.warm = False  # the first interval holds the compilation
+        self.warm = False  # an interval with a compilation is not measured
+        self.lengths: set[int] = set()
         self.start = time.perf_counter()
         self.begin()
 
@@ -84,8 +83,14 @@ class Clock:
         self.mark = time.perf_counter()
         self.steps = self.tokens = 0
 
-    def add(self, local_tokens: int) -> None:
-        """Counts a step, and the real tokens that this process fed to it."""
+    def add(self, local_tokens: int, length: int) -> None:
+        """Counts a step, and the real tokens that this process fed to it.
+
+        The first step with rows of a length is compiled.
+        """
+        if length not in self.lengths:
+            self.lengths.add(length)
+            self.warm = False
         self.steps += 1
         self.tokens += local_tokens * jax.process_count()
 
