@@ -17,9 +17,19 @@ import pytest
 
 from encoderjax import prepare as command
 from encoderjax.data.corpus import Corpus
+from encoderjax.data.documents import Reading
 from encoderjax.data.preparation import prepare, prepare_corpus
-from encoderjax.data.selection import DIGEST, digest_of, repeated, sorted_digests
-from encoderjax.data.workers import Processes
+from encoderjax.data.selection import (
+    DIGEST,
+    Selection,
+    digest_of,
+    repeated,
+    sorted_digests,
+)
+from encoderjax.data.sharding import Job
+from encoderjax.data.sources import source_parts
+from encoderjax.data.vocabularies import _sampled
+from encoderjax.data.workers import InPlace, Processes
 from encoderjax.errors import UserError
 from tests.small_corpus import documents
 
@@ -119,6 +129,30 @@ def test_a_worker_that_fails_ends_the_command(source, tmp_path):
             strict=True,
             workers=Processes(2),
         )
+
+
+@pytest.mark.parametrize(
+    ("language_key", "read"),
+    [("", {"word0", "word2"}), ("file", set(map("word{}".format, range(4))))],
+)
+def test_some_parts_of_a_large_source_are_enough_for_a_vocabulary(
+    tmp_path, monkeypatch, language_key, read
+):
+    """But not with languages, which may lie in any of them."""
+    monkeypatch.setattr("encoderjax.data.vocabularies._PARTS", 2)
+    for number in range(4):
+        write_jsonl(tmp_path / f"{number}.jsonl", [{"text": f"word{number}"}])
+    reading = Reading(language_key=language_key)
+    job = Job(
+        out=str(tmp_path / "out"),
+        parts=tuple(source_parts(str(tmp_path), reading, part_bytes=1)),
+        reading=reading,
+        selection=Selection(),
+        shard_size=10**6,
+        validation=0.0,
+        seed=0,
+    )
+    assert set(_sampled(job, InPlace(), lambda line: None).texts()) == read
 
 
 # ---- chosen documents ----

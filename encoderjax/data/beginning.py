@@ -75,9 +75,7 @@ def refuse_changed_files(
     out: str | pathlib.Path, settings: dict, parts: Iterable[Part]
 ) -> None:
     """Compares the source's files with those that a preparation was begun with."""
-    exact = _exact_digest(parts)
-    # What an earlier version has begun does not tell.
-    if _read(out, UNFINISHED).get("files", exact) != exact:
+    if _read(out, UNFINISHED)["files"] != _exact_digest(parts):
         raise _other_input(out, settings)
 
 
@@ -106,6 +104,8 @@ def _read(out: str | pathlib.Path, name: str) -> dict:
     try:
         found = corpus_format.read_json(storage.join(out, name))
         dict(found["settings"])
+        if name == UNFINISHED:
+            str(found["files"])
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(
             f"{storage.join(out, name)} is damaged; delete {out} and prepare it anew"

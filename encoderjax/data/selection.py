@@ -8,7 +8,6 @@ Shapes: D documents.
 
 import array
 import dataclasses
-import functools
 import hashlib
 from collections.abc import Sequence
 
@@ -96,11 +95,9 @@ def repeated(digests_by_part: Sequence[np.ndarray]) -> list[np.ndarray]:
     """
     size = sum(digests.nbytes for digests in digests_by_part)
     ranges = -(-size // _BUCKET) or 1
-    bounds = [int(2**64 * i / ranges) for i in range(ranges)]
+    bounds = np.array([2**64 * i // ranges for i in range(ranges)], np.uint64)
     cuts = [
-        np.append(
-            np.searchsorted(digests["high"], np.array(bounds, "u8")), len(digests)
-        )
+        np.append(np.searchsorted(digests["high"], bounds), len(digests))
         for digests in digests_by_part
     ]
     found: list[list[np.ndarray]] = [[np.zeros(0, np.int64)] for _ in digests_by_part]
@@ -116,10 +113,8 @@ def repeated(digests_by_part: Sequence[np.ndarray]) -> list[np.ndarray]:
         order = np.lexsort(keys)
         here_D, part_D = here_D[order], part_D[order]
         again_D = np.zeros(len(here_D), bool)
-        again_D[1:] = functools.reduce(
-            np.logical_and,
-            (here_D[name][1:] == here_D[name][:-1] for name in ("high", "low")),
-        )
+        digest_D = here_D[["high", "low"]]
+        again_D[1:] = digest_D[1:] == digest_D[:-1]
         for part in np.unique(part_D[again_D]):
             found[part].append(here_D["number"][again_D & (part_D == part)])
     return [np.sort(np.concatenate(numbers)) for numbers in found]
