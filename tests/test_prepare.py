@@ -9,10 +9,11 @@ import pytest
 import zstandard
 
 from encoderjax import prepare
+from encoderjax.data.beginning import begin
 from encoderjax.data.corpus import Corpus
 from encoderjax.data.preparation import demo_corpus, prepare_corpus
 from encoderjax.data.sharding import held_out
-from encoderjax.data.sources import Reading, Trouble, read_source
+from encoderjax.data.sources import Reading, Trouble, read_source, source_parts
 from encoderjax.data.storage import PARTIAL
 from encoderjax.errors import UserError
 
@@ -67,9 +68,8 @@ def test_an_interrupted_run_continues_to_the_same_bytes(
     speeches, whole, tmp_path, lost
 ):
     out = tmp_path / "out"
-    out.mkdir()
     settings = json.loads(whole["manifest.json"])["settings"]
-    (out / "preparing.json").write_text(json.dumps({"settings": settings}))
+    assert not begin(out, settings, source_parts(str(speeches), Reading()))
     last = max(name for name in whole if name.startswith("shard-"))[-9:-5]
     gone = {"first": "-0000.", "last": f"-{last}."}.get(lost, ".")
     found = {}

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from encoderjax.data import preparation, vocabularies
+from encoderjax.data.beginning import begin
 from encoderjax.data.corpus import Corpus
 from encoderjax.data.documents import Reading, is_language
 from encoderjax.data.preparation import prepare
@@ -94,8 +95,12 @@ def test_a_rare_language_is_trained_on(letters, tmp_path, monkeypatch):
     # Interrupted after some of the languages were finished.
     mixture = json.loads((tmp_path / "two" / "mixture.json").read_text())
     (tmp_path / "two" / "mixture.json").unlink()
-    begun = json.dumps({"settings": mixture["settings"]})
-    (tmp_path / "two" / "preparing.json").write_text(begun)
+    begin(
+        tmp_path / "begun",
+        mixture["settings"],
+        preparation.sources.source_parts(str(folder), Reading(language_key="lang")),
+    )
+    (tmp_path / "begun" / "preparing.json").rename(tmp_path / "two" / "preparing.json")
     for name in names[::2]:
         for path in (tmp_path / "two" / name).glob("*.json"):
             path.unlink()
