@@ -135,16 +135,18 @@ def random_model(name: str, *, dropout: bool = True, seed: int = 0, **changes):
     return model
 
 
-def random_batch(model, *, padded: bool, rows: int = 4) -> dict[str, np.ndarray]:
+def random_batch(
+    model, *, padded: bool, rows: int = 4, length: int = LENGTH
+) -> dict[str, np.ndarray]:
     """Returns ids, mask and segments, padded on the side of the family."""
     config = model.config
     rng = np.random.default_rng(0)
-    ids_BL = rng.integers(5, config.vocab_size, (rows, LENGTH))
+    ids_BL = rng.integers(5, config.vocab_size, (rows, length))
     segments_BL = np.zeros_like(ids_BL)
     if getattr(config, "type_vocab_size", 0) > 1 or config.model_type == "xlnet":
-        segments_BL[:, LENGTH // 2 :] = 1
-    lengths_B = np.array([LENGTH, 20, 9, 27])[:rows]
-    place_L = np.arange(LENGTH)
+        segments_BL[:, length // 2 :] = 1
+    lengths_B = np.array([length, length - 11, 9, 27])[:rows]
+    place_L = np.arange(length)
     if config.model_type == "xlnet":  # padding stands before the text
         place_L = place_L[::-1]
     mask_BL = place_L < lengths_B[:, None] if padded else np.ones_like(ids_BL, bool)

@@ -5,8 +5,8 @@ over sqrt(3 K). Position means distance, looked up in one table that all layers 
 `score_combination="product"` multiplies the softmax over content by a softmax over
 positions instead, which is the softmax of content to content plus position to position.
 
-Shapes: B batch, L queries, M keys, S rows of the table, R distances, H heads, K columns
-of a head, D width, X places that a convolution reads.
+Shapes: B batch, L queries, C queries of a block, M keys, S rows of the table, R
+distances, H heads, K columns of a head, D width, X places that a convolution reads.
 """
 
 from typing import Any
@@ -20,7 +20,14 @@ from encoderjax.models.attention import Context, attend, from_heads, to_heads
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.dropout import DropoutKey, drop
 from encoderjax.models.layers import ACTIVATIONS, CONV_SITE, TABLE_SITE, norm
-from encoderjax.models.relative import distances, key_scores, query_scores, rows_at
+from encoderjax.models.relative import (
+    distances,
+    key_scores,
+    query_scores,
+    rows_at,
+    rows_for,
+    skew,
+)
 
 
 def table_span(config: EncoderConfig) -> int:
@@ -86,24 +93,33 @@ class DisentangledAttention(nn.Module):
                 query = to_heads(c, self.dtype, "position_query")
             qr_RHK = query(table_SD)[rows_R]
 
-        if product:
-            terms = 1
-            bias_BHLM = _position_scores(qr_RHK, kr_RHK, keys, context.places_BP)
-        else:
-            terms = 1 + len(c.position_terms)
-            bias_BHLM = jnp.zeros(())
-            if kr_RHK is not None:
-                bias_BHLM += query_scores(q_BLHK, kr_RHK, keys, context.places_BP)
-            if qr_RHK is not None:
-                bias_BHLM += key_scores(k_BMHK, qr_RHK, context.places_BP)
-        scale = (c.head_width * terms) ** -0.5
+        scale = (c.head_width * (1 if product else 1 + len(c.position_terms))) ** -0.5
+        places_BP = context.places_BP
+
+        def by_distance(q_BCHK: jax.Array, first: int | jax.Array) -> jax.Array:
+            """Returns what is added to content to content, float32 [B, H, C, M]."""
+            kr, qr = kr_RHK, qr_RHK
+            if places_BP is None:
+                count = q_BCHK.shape[1]
+                needed = lambda table: rows_for(table, first, count, keys)
+                kr = None if kr is None else needed(kr)
+                qr = None if qr is None else needed(qr)
+            if product:
+                return _position_scores(qr, kr, keys, places_BP) * scale
+            scores_BHCM = jnp.zeros(())
+            if kr is not None:
+                scores_BHCM += query_scores(q_BCHK, kr, keys, places_BP)
+            if qr is not None:
+                scores_BHCM += key_scores(k_BMHK, qr, places_BP)
+            return scores_BHCM * scale
+
         mixed_BLHK = attend(
             q_BLHK,
             k_BMHK,
             v_BMHK,
             visible=context.visible,
             scale=scale,
-            bias_BHLM=bias_BHLM * scale,
+            bias=by_distance,
             dropout_rate=c.attention_dropout_rate,
             dropout=dropout,
         )
@@ -124,12 +140,15 @@ def _dropped_table(
 
 def _position_scores(qr_RHK, kr_RHK, keys: int, places_BP) -> jax.Array:
     """Returns q_r[distance] . k_r[distance] as [B or 1, H, L, M]."""
-    scores_RH = jnp.einsum(
-        "rhk,rhk->rh", qr_RHK, kr_RHK, preferred_element_type=jnp.float32
+    scores_HR = jnp.einsum(
+        "rhk,rhk->hr", qr_RHK, kr_RHK, preferred_element_type=jnp.float32
     )
-    places_BP = jnp.arange(keys)[None] if places_BP is None else places_BP
-    rows_BLM = rows_at(places_BP, len(scores_RH), keys)
-    return jnp.moveaxis(scores_RH[rows_BLM], -1, 1)
+    if places_BP is None:
+        heads, rows = scores_HR.shape
+        shape = (1, heads, rows - keys + 1, rows)
+        return skew(jnp.broadcast_to(scores_HR[None, :, None], shape))
+    rows_BLM = rows_at(places_BP, scores_HR.shape[1], keys)
+    return jnp.moveaxis(scores_HR[:, rows_BLM], 0, 1)
 
 
 class Convolution(nn.Module):

@@ -56,37 +56,59 @@ class DropoutKey:
         return dataclasses.replace(self, rows_B=jnp.zeros((1,), jnp.uint32))
 
 
-def drop(x: jax.Array, rate: float, dropout: DropoutKey | None, site: int) -> jax.Array:
+def drop(
+    x: jax.Array,
+    rate: float,
+    dropout: DropoutKey | None,
+    site: int,
+    first: int | jax.Array = 0,
+) -> jax.Array:
     """Zeroes elements of x [B, ..., C] at `rate`, and scales the others up.
 
-    `site` tells apart the places of one layer. Nothing is dropped without a key.
+    `site` tells apart the places of one layer; `first` is the place of the first entry
+    of the last axis but one, where x is a part. Nothing is dropped without a key.
     """
     if dropout is None or rate == 0.0:
         return x
-    return _drop(x, _lines(dropout, x.shape, site), rate)
+    return _drop(x, _lines(dropout, x.shape, site, first), rate)
 
 
-def gumbel(key: DropoutKey, shape: tuple[int, ...], site: int = 0) -> jax.Array:
-    """Returns noise [B, ..., C]: the largest of scores + noise is a softmax's draw."""
-    bits = _bits(_lines(key, shape, site), shape)
+def gumbel(
+    key: DropoutKey,
+    shape: tuple[int, ...],
+    site: int = 0,
+    first_column: int | jax.Array = 0,
+) -> jax.Array:
+    """Returns noise [B, ..., C]: the largest of scores + noise is a softmax's draw.
+
+    `first_column` is the number of the first column, where they are a part.
+    """
+    bits = _bits(_lines(key, shape, site), shape, first_column)
     # Fine steps near 0, where the noise is large; 1 itself would be no noise at all.
     uniform = bits.astype(jnp.float32) * 2.0**-32 + 2.0**-33
     uniform = jnp.minimum(uniform, 1.0 - 2.0**-24)
     return -jnp.log(-jnp.log1p(-uniform))
 
 
-def _lines(key: DropoutKey, shape: tuple[int, ...], site: int) -> jax.Array:
+def _lines(
+    key: DropoutKey, shape: tuple[int, ...], site: int, first: int | jax.Array = 0
+) -> jax.Array:
     """Returns a hash of everything but the column, [B, ...]."""
     rows_B = mix(key.rows_B ^ key.fold(site).key)
     lines = rows_B.reshape(-1, *(1,) * (len(shape) - 2))
     for dim in range(1, len(shape) - 1):
         index = jax.lax.broadcasted_iota(jnp.uint32, (1, *shape[1:-1]), dim)
+        if dim == len(shape) - 2:
+            index += jnp.asarray(first).astype(jnp.uint32)
         lines = mix(lines + (index + 1) * np.uint32(_GOLDEN))
     return lines
 
 
-def _bits(lines: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def _bits(
+    lines: jax.Array, shape: tuple[int, ...], first_column: int | jax.Array = 0
+) -> jax.Array:
     column = jax.lax.broadcasted_iota(jnp.uint32, shape, len(shape) - 1)
+    column += jnp.asarray(first_column).astype(jnp.uint32)
     return mix(lines[..., None] ^ (column * np.uint32(_COLUMN_STEP)))
 
 

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from encoderjax.errors import UserError
-from encoderjax.models.attention import Context, rotation, same_document
+from encoderjax.models.attention import Context, rotation
+from encoderjax.models.compute import PLAIN, Compute
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.disentangled import Convolution, table_span
 from encoderjax.models.dropout import DropoutKey, drop
@@ -29,7 +30,8 @@ from encoderjax.models.layers import (
     norm,
     shard_rows,
 )
-from encoderjax.models.stack import Stack, apply_block, init_stack
+from encoderjax.models.sight import Sight
+from encoderjax.models.stack import Stack, apply_block, init_stack, rematerialised
 from encoderjax.models.two_stream import (
     Streams,
     next_memory,
@@ -79,6 +81,7 @@ class Encoder(nn.Module):
 
     config: EncoderConfig
     dtype: Any = jnp.float32
+    compute: Compute = PLAIN
 
     def setup(self):
         """Makes the tables here, which heads and other encoders use as well."""
@@ -179,30 +182,38 @@ class Encoder(nn.Module):
 
         of_queries = dropout.fold(_QUERIES) if dropout is not None else None
 
-        def step(state, params, number, kind, memory_BMD):
+        def blocks(h_BLD, g_BPD, params, number, kind, memory_BMD):
             """Runs one block of the content stream, and of the query stream."""
-            h_BLD, g_BPD, _ = state
             run = lambda x, source, context, dropout: apply_block(
                 c, self.dtype, params, number, x, source, context,
-                dropout=dropout, kind=kind,
+                dropout=dropout, kind=kind, compute=self.compute,
             )  # fmt: skip
-            source_BMD = next_BMD = None
+            source_BMD = None
             if c.positions == "two_stream":
                 source_BMD = with_memory(h_BLD, memory_BMD)
-            if c.memory_length:
-                next_BMD = next_memory(c, h_BLD, memory_BMD)
             y_BLD = run(h_BLD, source_BMD, content, dropout)
-            if kind == 0 and convolve is not None:
-                y_BLD = convolve(y_BLD)
             if g_BPD is not None:
                 g_BPD = run(g_BPD, source_BMD, query, of_queries)
+            return y_BLD, g_BPD
+
+        def step(state, params, number, kind, memory_BMD):
+            """Runs the blocks of one layer, and what stands beside them."""
+            h_BLD, g_BPD, _ = state
+            run = rematerialised(blocks, self.compute.remat, number)
+            y_BLD, g_BPD = run(h_BLD, g_BPD, params, number, kind, memory_BMD)
+            next_BMD = None
+            if c.memory_length:
+                next_BMD = next_memory(c, h_BLD, memory_BMD)
+            if kind == 0 and convolve is not None:
+                y_BLD = convolve(y_BLD)
             before_BLD = h_BLD if c.mask_decoder_layers else None
             every = y_BLD if layers else None
             return (y_BLD, g_BPD, before_BLD), (every, next_BMD)
 
         before_BLD = x_BLD if c.mask_decoder_layers else None
         state = (x_BLD, self._query_start(query, outside), before_BLD)
-        state, (every_NBLD, next_NBMD) = Stack(c, params).run(step, state, memory_N)
+        stack = Stack(c, params, self.compute.unrolled_blocks)
+        state, (every_NBLD, next_NBMD) = stack.run(step, state, memory_N)
         last_BLD, g_BPD, before_BLD = state
         if every_NBLD is not None:
             every_NBLD = jnp.concatenate([x_BLD[None], every_NBLD])
@@ -293,7 +304,6 @@ class Encoder(nn.Module):
             )
             return *told, streams.memory_NBMD
 
-        visible = None if mask_BL is None else mask_BL[:, None, None, :]
         rotations = table = None
         if c.positions == "rope":
             rotations = (
@@ -306,18 +316,14 @@ class Encoder(nn.Module):
             table = distance_embed(jnp.arange(size))
             if c.relative_norm:
                 table = norm(c, self.dtype, name="distance_norm")(table)
-            if mask_BL is not None:  # padding looks at nothing
-                visible = mask_BL[:, None, None, :] & mask_BL[:, None, :, None]
-        if documents_BL is not None:
-            assert visible is not None
-            visible = visible & same_document(documents_BL)
-        context = Context(
-            mask_BM=mask_BL,
-            visible=visible,
-            documents_BM=documents_BL,
-            rotations=rotations,
-            table=table,
+        sight = Sight(
+            keys_BM=mask_BL,
+            # In DeBERTa padding looks at nothing.
+            queries_BL=mask_BL if c.positions == "disentangled" else None,
+            own_BL=documents_BL,
+            theirs_BM=documents_BL,
         )
+        context = Context(visible=sight, rotations=rotations, table=table)
         return context, None, None
 
     def _query_start(
@@ -385,12 +391,15 @@ class Encoder(nn.Module):
             positions_BP = jnp.take_along_axis(decoding.positions_BL, places_BP, axis=1)
         rows_BP = positions_BP + self._first_position
         x_BPD += self.position_embed(rows_BP).astype(self.dtype)
-        visible = decoding.context.visible
-        if visible is not None and visible.shape[2] > 1:
-            visible = jnp.take_along_axis(visible, rows_BP1[:, None], axis=2)
         context = dataclasses.replace(
-            decoding.context, visible=visible, places_BP=places_BP
+            decoding.context,
+            visible=decoding.context.visible.at(places_BP),
+            places_BP=places_BP,
         )
+        block = lambda x_BPD, source_BLD, params, number, kind: apply_block(
+            c, self.dtype, params, number, x_BPD, source_BLD, context,
+            dropout=decoding.dropout, kind=kind, compute=self.compute,
+        )  # fmt: skip
         layers = self.get_variable("params", "layers")
         own = self.get_variable("params", "decoder_layers")
         for i in range(c.mask_decoder_layers):
@@ -398,8 +407,7 @@ class Encoder(nn.Module):
                 params = Stack(c, layers).at(c.num_blocks - 1)
             else:
                 params = jax.tree.map(lambda leaf, i=i: leaf[i], own)
-            x_BPD = apply_block(
-                c, self.dtype, params, c.num_blocks + 1 + i, x_BPD, source_BLD, context,
-                dropout=decoding.dropout, kind=c.num_blocks - 1,
-            )  # fmt: skip
+            number = c.num_blocks + 1 + i
+            run = rematerialised(block, self.compute.remat, number)
+            x_BPD = run(x_BPD, source_BLD, params, number, c.num_blocks - 1)
         return x_BPD

@@ -13,13 +13,15 @@ import jax
 import jax.numpy as jnp
 
 from encoderjax.errors import UserError
+from encoderjax.models.compute import PLAIN, Compute
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.dropout import DropoutKey
 from encoderjax.models.encoder import Encoder, Outputs
 from encoderjax.models.layers import ACTIVATIONS, Table, dense, norm
 from encoderjax.models.two_stream import Streams
+from encoderjax.models.vocabulary import VocabularyScores
 
-_BOUNDARY_WIDTH = 200  # of SpanBERT's table of places in a span
+BOUNDARY_WIDTH = 200  # of SpanBERT's table of places in a span
 _GENERATOR = 1 << 22  # tells the generator's dropout from that of the encoder
 
 Sharing = Literal["all", "disentangled", "none"]
@@ -31,15 +33,6 @@ def _activate(config: EncoderConfig, x: jax.Array) -> jax.Array:
     return ACTIVATIONS[config.head_activation or config.activation](x)
 
 
-def _vocabulary_scores(x_BPE: jax.Array, table_VE: jax.Array) -> jax.Array:
-    return jnp.einsum(
-        "bpd,vd->bpv",
-        x_BPE,
-        table_VE.astype(x_BPE.dtype),
-        preferred_element_type=jnp.float32,
-    )
-
-
 class MlmHead(nn.Module):
     """Scores of the vocabulary: a transform, then the token table and a bias."""
 
@@ -47,17 +40,17 @@ class MlmHead(nn.Module):
     dtype: Any
 
     @nn.compact
-    def __call__(self, x_BPD: jax.Array, table_VE: jax.Array) -> jax.Array:
-        """Returns float32 [B, P, V]."""
+    def __call__(self, x_BPD: jax.Array, table_VE: jax.Array) -> VocabularyScores:
+        """Returns the scores, not multiplied out."""
         c = self.config
         if c.mlm_head == "transform":
             width, use_bias = c.table_width, c.use_bias
             x_BPD = dense(c, self.dtype, width, use_bias=use_bias, name="dense")(x_BPD)
             x_BPD = norm(c, self.dtype, name="norm")(_activate(c, x_BPD))
-        logits_BPV = _vocabulary_scores(x_BPD.astype(self.dtype), table_VE)
-        if c.mlm_head == "bare":
-            return logits_BPV
-        return logits_BPV + self.param("bias", nn.initializers.zeros, (c.vocab_size,))
+        bias_V = None
+        if c.mlm_head != "bare":
+            bias_V = self.param("bias", nn.initializers.zeros, (c.vocab_size,))
+        return VocabularyScores(x_BPD.astype(self.dtype), table_VE, bias_V)
 
 
 class PairHead(nn.Module):
@@ -105,11 +98,11 @@ class BoundaryHead(nn.Module):
         right_BPD: jax.Array,
         place_BP: jax.Array,
         table_VE: jax.Array,
-    ) -> jax.Array:
-        """Returns float32 [B, P, V]; `place_BP` is the token's number in its span."""
+    ) -> VocabularyScores:
+        """Returns the scores; `place_BP` is the token's number in its span."""
         c = self.config
         slots = c.boundary_slots
-        places = Table(c, slots, _BOUNDARY_WIDTH, name="place_embed")
+        places = Table(c, slots, BOUNDARY_WIDTH, name="place_embed")
         place_BPX = places(place_BP).astype(self.dtype)
         x_BPX = jnp.concatenate([left_BPD, right_BPD, place_BPX], axis=-1)
         x_BPD = _activate(c, dense(c, self.dtype, c.width, name="dense")(x_BPX))
@@ -117,7 +110,7 @@ class BoundaryHead(nn.Module):
         x_BPE = dense(c, self.dtype, c.table_width, name="second_dense")(x_BPD)
         x_BPE = norm(c, self.dtype, name="second_norm")(_activate(c, x_BPE))
         bias_V = self.param("bias", nn.initializers.zeros, (c.vocab_size,))
-        return _vocabulary_scores(x_BPE, table_VE) + bias_V
+        return VocabularyScores(x_BPE, table_VE, bias_V)
 
 
 HEADS: dict[str, type[nn.Module]] = {
@@ -179,6 +172,7 @@ class EncoderModel(nn.Module):
     head_names: tuple[str, ...] = ()
     dtype: Any = jnp.float32
     with_generator: Generator | None = None
+    compute: Compute = PLAIN
 
     def setup(self):
         """Makes the encoder and the heads."""
@@ -190,12 +184,14 @@ class EncoderModel(nn.Module):
                     f"head={name!r} needs model.pooler=True, or model.pair_head="
                     "'raw_cls'"
                 )
-        self.encoder = Encoder(self.config, self.dtype)
+        self.encoder = Encoder(self.config, self.dtype, self.compute)
         if self.head_names:
             self.heads = Heads(self.config, self.head_names, self.dtype)
         if self.with_generator is not None:
             config = self.with_generator.config
-            self.generator = EncoderModel(config, ("mlm",), self.dtype)
+            self.generator = EncoderModel(
+                config, ("mlm",), self.dtype, compute=self.compute
+            )
 
     def _shares(self, sharing: Sharing) -> bool:
         return self.with_generator is not None and (
@@ -260,12 +256,18 @@ class EncoderModel(nn.Module):
         return table_VE
 
     def mlm_logits(
+        self, outputs: Outputs, places_BP: jax.Array | None = None
+    ) -> jax.Array:
+        """Returns the scores [B, P, V] of the vocabulary; see `mlm_scores`."""
+        return self.mlm_scores(outputs, places_BP).whole()
+
+    def mlm_scores(
         self,
         outputs: Outputs,
         places_BP: jax.Array | None = None,
         table_VE: jax.Array | None = None,
-    ) -> jax.Array:
-        """Returns the scores [B, P, V] of the vocabulary at some places, or at all.
+    ) -> VocabularyScores:
+        """Returns the scores of the vocabulary at some places, or at all.
 
         Where there are two streams and no places, they are those of the query stream.
         `table_VE` is the token table, if not the encoder's own.
@@ -320,14 +322,14 @@ class EncoderModel(nn.Module):
         """Returns the score [B, L] of each token for having been replaced."""
         return self.heads.rtd(outputs.hidden)
 
-    def boundary_logits(
+    def boundary_scores(
         self,
         outputs: Outputs,
         left_BP: jax.Array,
         right_BP: jax.Array,
         place_BP: jax.Array,
-    ) -> jax.Array:
-        """Returns the scores [B, P, V] of tokens in spans.
+    ) -> VocabularyScores:
+        """Returns the scores of the vocabulary for tokens in spans.
 
         Args:
           outputs: of the encoder.
@@ -371,13 +373,13 @@ class EncoderModel(nn.Module):
             positions_BL=positions_BL,
         )
 
-    def generator_logits(
+    def generator_scores(
         self, outputs: Outputs, places_BP: jax.Array | None = None
-    ) -> jax.Array:
-        """Returns the generator's scores [B, P, V] of the vocabulary."""
+    ) -> VocabularyScores:
+        """Returns the generator's scores of the vocabulary."""
         assert self.with_generator is not None
         table_VE = self.encoder.token_embed.embedding if self._shares("all") else None
-        return self.generator.mlm_logits(outputs, places_BP, table_VE)
+        return self.generator.mlm_scores(outputs, places_BP, table_VE)
 
     def _logits(self, name: str, outputs: Outputs) -> jax.Array:
         if HEADS[name] is PairHead:
@@ -391,7 +393,8 @@ class EncoderModel(nn.Module):
             left_BL, right_BL = jnp.maximum(place_BL - 1, 0), place_BL + 1
             right_BL = jnp.minimum(right_BL, last)
             zeros_BL = jnp.zeros_like(place_BL)
-            return self.boundary_logits(outputs, left_BL, right_BL, zeros_BL)
+            scores = self.boundary_scores(outputs, left_BL, right_BL, zeros_BL)
+            return scores.whole()
         methods = {"mlm": self.mlm_logits, "rtd": self.detection_logits}
         return methods[name](outputs)
 
@@ -401,7 +404,7 @@ class EncoderModel(nn.Module):
         for name in self.head_names:
             self._logits(name, outputs)
         if self.with_generator is not None:
-            self.generator_logits(self.generate(ids_BL, None, None))
+            self.generator_scores(self.generate(ids_BL, None, None))
 
 
 def states_at(x_BLD: jax.Array, places_BP: jax.Array) -> jax.Array:

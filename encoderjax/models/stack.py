@@ -18,9 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from encoderjax.models.attention import Attention, Context
+from encoderjax.models.compute import PLAIN, Compute, Remat
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.disentangled import DisentangledAttention
 from encoderjax.models.dropout import DropoutKey, drop
+from encoderjax.models.kernels import KEPT_NAME
 from encoderjax.models.layers import (
     ATTENTION_OUT_SITE,
     MLP_OUT_SITE,
@@ -32,7 +34,6 @@ from encoderjax.models.two_stream import RelativeAttention
 
 Params = dict[str, Any]
 
-_UNROLLED_BLOCKS = 4  # the loop itself costs more than it saves for a few
 _ATTENTIONS: dict[str, Callable[..., nn.Module]] = {
     "disentangled": DisentangledAttention,
     "two_stream": RelativeAttention,
@@ -56,6 +57,7 @@ class Block(nn.Module):
     dtype: Any
     local: bool = False
     first: bool = False
+    compute: Compute = PLAIN
 
     @nn.compact
     def __call__(
@@ -71,7 +73,9 @@ class Block(nn.Module):
         if c.positions in _ATTENTIONS:
             attention = _ATTENTIONS[c.positions](c, self.dtype, name="attention")
         else:
-            attention = Attention(c, self.dtype, self.local, name="attention")
+            attention = Attention(
+                c, self.dtype, self.local, self.compute, name="attention"
+            )
         attention_norm = norm(c, self.dtype, name="attention_norm")
         mlp_norm = norm(c, self.dtype, name="mlp_norm")
 
@@ -122,6 +126,7 @@ def apply_block(
     *inputs: Any,
     dropout: DropoutKey | None,
     kind: int,
+    compute: Compute = PLAIN,
 ) -> jax.Array:
     """Runs one block; `number` tells its dropout apart, `kind` is a block alike."""
     block = Block(
@@ -129,18 +134,52 @@ def apply_block(
         dtype,
         local=not config.sees_all(kind),
         first=kind == 0 and not config.first_norm,
+        compute=compute,
         parent=None,
     )
     key = None if dropout is None else dropout.fold(number)
     return block.apply({"params": params}, *inputs, key)  # pyright: ignore
 
 
+def rematerialised(
+    function: Callable, remat: Remat, number: int | jax.Array
+) -> Callable:
+    """Returns a function of the same, of which less is kept for the gradients.
+
+    Args:
+      function: of arrays, but for its argument 4, the `kind` of block `number`.
+      remat: what is kept beside what goes in.
+      number: an array in a scan.
+    """
+    if remat == "none":
+        return function
+    policy = None
+    if remat == "dots":
+        # What a product of states with weights gives, and so no scores; and what a
+        # kernel that never held them needs for its gradients.
+        policies = jax.checkpoint_policies
+        policy = policies.save_from_both_policies(
+            policies.dots_with_no_batch_dims_saveable,
+            policies.save_only_these_names(KEPT_NAME),
+        )
+    # A scan already keeps the compiler from merging the two makings.
+    alone = isinstance(number, int)
+    return jax.checkpoint(
+        function, policy=policy, prevent_cse=alone, static_argnums=(4,)
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class Stack:
-    """The weights of all blocks, and the order in which they are used."""
+    """The weights of all blocks, and the order in which they are used.
+
+    Attributes:
+      unrolled: up to how many blocks the loop over them is written out.
+    """
 
     config: EncoderConfig
     params: Params
+    unrolled: int = 1
 
     def at(self, block: int) -> Params:
         """Returns the weights of one block."""
@@ -184,7 +223,7 @@ class Stack:
             state = alone(state, number)
         if repeats:
             state, output = self._scan(step, state, inputs_N)
-            outputs.append(jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), output))
+            outputs.append(output)
         for number in range(after, self.config.num_blocks):
             state = alone(state, number)
         return state, jax.tree.map(lambda *x: jnp.concatenate(x), *outputs)
@@ -198,17 +237,12 @@ class Stack:
         looked_up = {part: i for part, i in index.items() if part not in own}
 
         def repeat(state, given):
-            numbers, own_params, indices, inputs = given
             outputs = []
-            for k in range(length):
-                params = {part: _entry(tree, k) for part, tree in own_params.items()}
-                for part, i in indices.items():
-                    params[part] = _entry(self.params[part], i[k])
-                state, output = step(
-                    state, params, numbers[k], before + k, _entry(inputs, k)
-                )
+            for k, (number, params, indices, inputs) in enumerate(given):
+                shared = {p: _entry(self.params[p], i) for p, i in indices.items()}
+                state, output = step(state, params | shared, number, before + k, inputs)
                 outputs.append(output)
-            return state, jax.tree.map(lambda *x: jnp.stack(x), *outputs)
+            return state, tuple(outputs)
 
         given = (
             np.arange(before, blocks.stop),
@@ -216,9 +250,16 @@ class Stack:
             looked_up,
             _entries(inputs_N, before, blocks.stop - 1),
         )
-        given = jax.tree.map(lambda x: x.reshape(repeats, length, *x.shape[1:]), given)
-        unroll = repeats if repeats * length <= _UNROLLED_BLOCKS else 1
-        return jax.lax.scan(repeat, state, given, unroll=unroll)
+        # What is scanned as it is need not be kept a second time for the gradients.
+        every = lambda k: jax.tree.map(
+            lambda x: x if length == 1 else x[k::length], given
+        )
+        unroll = repeats if repeats * length <= self.unrolled else 1
+        state, outputs = jax.lax.scan(
+            repeat, state, tuple(map(every, range(length))), unroll=unroll
+        )
+        in_order = lambda *x: jnp.stack(x, axis=1).reshape(-1, *x[0].shape[1:])
+        return state, jax.tree.map(in_order, *outputs)
 
 
 def _entry(tree: Any, index: Any) -> Any:

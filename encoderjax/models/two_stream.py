@@ -4,8 +4,8 @@ The content stream reads every token, its own included; the query stream knows o
 where it is, and predicts. Both look at the content stream of the layer below, through
 the same weights. What each may see is the order of a permutation.
 
-Shapes: B batch, L length, M keys (memory and row), P predicted places, R distances,
-H heads, K columns of a head, D width, N layers.
+Shapes: B batch, L length, C queries of a block, M keys (memory and row), P predicted
+places, R distances, H heads, K columns of a head, D width, N layers.
 """
 
 import dataclasses
@@ -23,13 +23,13 @@ from encoderjax.models.attention import (
     attend,
     frequencies,
     from_heads,
-    same_document,
     to_heads,
 )
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.dropout import DropoutKey, drop
 from encoderjax.models.layers import TABLE_SITE
-from encoderjax.models.relative import distances, query_scores
+from encoderjax.models.relative import distances, query_scores, rows_for
+from encoderjax.models.sight import Sight, cut, same_document
 
 
 @struct.dataclass
@@ -78,7 +78,6 @@ def stream_contexts(
         shared = dropout.for_all_rows()
         table = drop(table[None], config.dropout_rate, shared, TABLE_SITE)[0]
     segments_BM = jnp.pad(segments_BL, ((0, 0), (memory, 0)))  # a memory is segment 0
-    same_BLM = segments_BL[:, :, None] == segments_BM[:, None, :]
 
     visible_BLM = content_BLM = own_BLM = None
     if mask_BL is not None or streams.visible_BLL is not None:
@@ -96,9 +95,9 @@ def stream_contexts(
         content_BLM = jnp.pad(content_BLM, all_of_it, constant_values=True)
 
     content = Context(
-        visible=_by_head(content_BLM),
+        visible=Sight(pairs=_by_head(content_BLM)),
         table=table,
-        same_segment=same_BLM,
+        segments=(segments_BL, segments_BM),
         reversed_B=streams.reversed_B,
     )
     targets_BP = streams.targets_BP
@@ -112,11 +111,11 @@ def stream_contexts(
     if own_BLM is not None:
         own_BLM = jnp.take_along_axis(own_BLM, rows_BP1, axis=1)
     query = Context(
-        visible=_by_head(visible_BLM),
+        visible=Sight(pairs=_by_head(visible_BLM)),
         reach=_by_head(own_BLM),
         places_BP=targets_BP,
         table=table,
-        same_segment=jnp.take_along_axis(same_BLM, rows_BP1, axis=1),
+        segments=(jnp.take_along_axis(segments_BL, targets_BP, axis=1), segments_BM),
         reversed_B=streams.reversed_B,
     )
     return content, query
@@ -171,37 +170,53 @@ class RelativeAttention(nn.Module):
         """Returns [B, L, D]: what the queries `x_BLD` find in `source_BMD`."""
         c = self.config
         assert context.table is not None
-        assert context.same_segment is not None
+        assert context.segments is not None
         q_BLHK = to_heads(c, self.dtype, "query", use_bias=False)(x_BLD)
         k_BMHK = to_heads(c, self.dtype, "key", use_bias=False)(source_BMD)
         v_BMHK = to_heads(c, self.dtype, "value", use_bias=False)(source_BMD)
         table = context.table.astype(self.dtype)
         kr = to_heads(c, self.dtype, "position_key", use_bias=False)(table)
-        if context.reversed_B is not None:
-            kr = kr[context.reversed_B.astype(jnp.int32)]
 
         heads = (c.num_heads, c.head_width)
         bias = lambda name: self.param(name, c.initializer, heads).astype(self.dtype)
+        # Attended to are queries with this bias; the others are told apart from it.
+        content_HK = bias("content_bias")
+        position_HK = bias("position_bias") - content_HK
+        segment_HK = bias("segment_bias") - content_HK
         segment_2HK = self.param("segment_embed", c.initializer, (2, *heads))
-        by_distance = query_scores(
-            q_BLHK + bias("position_bias"), kr, k_BMHK.shape[1], context.places_BP
-        )
-        by_segment_BHL2 = jnp.einsum(
-            "blhk,shk->bhls",
-            q_BLHK + bias("segment_bias"),
-            segment_2HK.astype(self.dtype),
-            preferred_element_type=jnp.float32,
-        )
-        same, other = jnp.split(by_segment_BHL2, 2, axis=-1)
-        by_segment = jnp.where(context.same_segment[:, None], same, other)
+        segment_2HK = segment_2HK.astype(self.dtype)
+        own_BL, theirs_BM = context.segments
         scale = c.head_width**-0.5
+
+        def beside(q_BCHK: jax.Array, first: int | jax.Array) -> jax.Array:
+            """Returns the scores by distance and by segment, float32 [B, H, C, M]."""
+            keys, count, rows = k_BMHK.shape[1], q_BCHK.shape[1], kr
+            if context.places_BP is None:
+                rows = rows_for(kr, first, count, keys, axis=-3)
+            if context.reversed_B is not None:
+                rows = rows[context.reversed_B.astype(jnp.int32)]
+            by_distance = query_scores(
+                q_BCHK + position_HK, rows, keys, context.places_BP
+            )
+            by_segment_BHC2 = jnp.einsum(
+                "bchk,shk->bhcs",
+                q_BCHK + segment_HK,
+                segment_2HK,
+                preferred_element_type=jnp.float32,
+            )
+            same, other = jnp.split(by_segment_BHC2, 2, axis=-1)
+            own_BC1 = cut(own_BL, first, count)[:, :, None]
+            same_BCM = own_BC1 == theirs_BM[:, None, :]
+            by_segment = jnp.where(same_BCM[:, None], same, other)
+            return (by_distance + by_segment) * scale
+
         mixed_BLHK = attend(
-            q_BLHK + bias("content_bias"),
+            q_BLHK + content_HK,
             k_BMHK,
             v_BMHK,
             visible=context.visible,
             scale=scale,
-            bias_BHLM=(by_distance + by_segment) * scale,
+            bias=beside,
             blind="mean",  # as in the reference: the first of an order sees nothing
             reach=context.reach,
             dropout_rate=c.attention_dropout_rate,

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from encoderjax.errors import UserError
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.encoder import Outputs
+from encoderjax.models.flops import vocabulary_flops
 from encoderjax.models.heads import EncoderModel
 from encoderjax.objectives.objective import DeviceBatch, Objective, Terms
 from encoderjax.objectives.teacher import Teacher
@@ -149,6 +150,13 @@ class Distillation(Objective):
         if self.cosine_weight:
             terms[_COSINE] = jnp.sum(_token_weights(batch))
         return terms
+
+    def flops(self, model: EncoderConfig, length: int, slots: int) -> float:
+        """Counts the scores that are compared, of one of the two networks."""
+        if not self.soft_weight:
+            return 0.0
+        places = slots if self.restrict_to_selected else length
+        return vocabulary_flops(model, length, places)
 
     def compared(
         self,

@@ -9,13 +9,13 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from encoderjax.data.pipeline import Batch, DataConfig, Lexicon
 from encoderjax.data.random import Draws
 from encoderjax.errors import UserError
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.encoder import Outputs
+from encoderjax.models.flops import vocabulary_flops
 from encoderjax.models.heads import EncoderModel
 from encoderjax.objectives.masking import (
     KEPT,
@@ -34,6 +34,7 @@ from encoderjax.objectives.selectors import (
     options_of,
 )
 from encoderjax.objectives.spans import SpanLengths
+from encoderjax.objectives.vocabulary_loss import Predicted, predicted
 
 KINDS = {"masked": MASKED, "replaced": REPLACED, "kept": KEPT}
 
@@ -166,17 +167,19 @@ class MaskedLM(Objective):
         ones_BP = jnp.ones_like(batch["mlm/weights"])
         return _by_kind(batch, loss=ones_BP, accuracy=ones_BP)
 
+    def flops(self, model: EncoderConfig, length: int, slots: int) -> float:
+        """Counts the scores at the selected positions."""
+        return vocabulary_flops(model, length, slots)
+
     def sums(self, model: EncoderModel, outputs: Outputs, batch: DeviceBatch) -> Terms:
         """Adds up cross-entropy and hits at the selected positions only."""
-        return mlm_terms(model.mlm_logits(outputs, batch["mlm/positions"]), batch)
+        scores = model.mlm_scores(outputs, batch["mlm/positions"])
+        return mlm_terms(predicted(scores, batch["mlm/labels"]), batch)
 
 
-def mlm_terms(logits_BPV: jax.Array, batch: DeviceBatch) -> Terms:
-    """Returns the summed terms of scores at the selected positions."""
-    labels_BP = batch["mlm/labels"]
-    loss_BP = optax.softmax_cross_entropy_with_integer_labels(logits_BPV, labels_BP)
-    hit_BP = (jnp.argmax(logits_BPV, axis=-1) == labels_BP).astype(jnp.float32)
-    return _by_kind(batch, loss=loss_BP, accuracy=hit_BP)
+def mlm_terms(found: Predicted, batch: DeviceBatch) -> Terms:
+    """Returns the summed terms of what was predicted at the selected positions."""
+    return _by_kind(batch, loss=found.loss_BP, accuracy=found.hit_BP)
 
 
 def _by_kind(batch: DeviceBatch, **values_BP: jax.Array) -> Terms:

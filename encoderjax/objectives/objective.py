@@ -103,6 +103,16 @@ class Objective:
         """Returns sums, never means, so that they add up over microbatches."""
         return {}
 
+    def flops(self, model: EncoderConfig, length: int, slots: int) -> float:
+        """Returns the operations forward that it adds to the encoder's, for one row.
+
+        Args:
+          model: the encoder that is trained.
+          length: tokens of the row.
+          slots: the most places of it that are predicted.
+        """
+        return 0.0
+
     def compared(
         self,
         model: EncoderModel,

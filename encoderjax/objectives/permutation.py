@@ -13,18 +13,19 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from encoderjax.data.pipeline import Batch, DataConfig, Lexicon
 from encoderjax.data.random import Draws
 from encoderjax.errors import UserError
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.encoder import Outputs
+from encoderjax.models.flops import encoder_flops, vocabulary_flops
 from encoderjax.models.heads import EncoderModel
 from encoderjax.models.two_stream import Streams
 from encoderjax.objectives.masking import candidates, chosen_tokens, smallest_keys
 from encoderjax.objectives.ngrams import draw_lengths
 from encoderjax.objectives.objective import DeviceBatch, Objective, Terms
+from encoderjax.objectives.vocabulary_loss import predicted
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -188,6 +189,13 @@ class PermutationLM(Objective):
 
     # ---- device ----
 
+    def flops(self, model: EncoderConfig, length: int, slots: int) -> float:
+        """Counts the query stream, the memory that both look at, and the scores."""
+        memory = model.memory_length
+        both = encoder_flops(model, length, queries=slots, memory=memory)
+        one = encoder_flops(model, length)
+        return both - one + vocabulary_flops(model, length, slots)
+
     def streams(self, batch: DeviceBatch) -> Streams:
         """Returns who sees whom, and the places to predict."""
         order_BL, sees_BL = batch["plm/order"], batch["plm/sees"]
@@ -212,13 +220,11 @@ class PermutationLM(Objective):
 
     def sums(self, model: EncoderModel, outputs: Outputs, batch: DeviceBatch) -> Terms:
         """Adds up cross-entropy and hits of the query stream."""
-        logits_BPV = model.mlm_logits(outputs)
-        labels_BP, weights_BP = batch["plm/labels"], batch["plm/weights"]
-        loss_BP = optax.softmax_cross_entropy_with_integer_labels(logits_BPV, labels_BP)
-        hit_BP = (jnp.argmax(logits_BPV, axis=-1) == labels_BP).astype(jnp.float32)
+        found = predicted(model.mlm_scores(outputs), batch["plm/labels"])
+        weights_BP = batch["plm/weights"]
         return {
-            "plm_loss": jnp.sum(loss_BP * weights_BP),
-            "plm_accuracy": jnp.sum(hit_BP * weights_BP),
+            "plm_loss": jnp.sum(found.loss_BP * weights_BP),
+            "plm_accuracy": jnp.sum(found.hit_BP * weights_BP),
         }
 
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from encoderjax.errors import UserError
+from encoderjax.models.compute import PLAIN, Compute
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.dropout import DropoutKey
 from encoderjax.models.heads import EncoderModel, init_params
@@ -40,6 +41,8 @@ class Pretrainer:
         objectives: tuple[Objective, ...],
         dtype: Any,
         teacher: EncoderModel | None = None,
+        *,
+        compute: Compute = PLAIN,
     ) -> "Pretrainer":
         """Joins an encoder with the heads of its objectives."""
         for hook, what in (
@@ -56,6 +59,7 @@ class Pretrainer:
             head_names(objectives),
             dtype,
             with_generator=generator_of(objectives, config),
+            compute=compute,
         )
         return cls(model, objectives, teacher)
 

@@ -15,11 +15,13 @@ from encoderjax.data.pipeline import DataConfig
 from encoderjax.errors import UserError
 from encoderjax.fields import converted
 from encoderjax.models.config import EncoderConfig
-from encoderjax.models.dropout import DropoutKey, gumbel
+from encoderjax.models.dropout import DropoutKey
 from encoderjax.models.encoder import Outputs
+from encoderjax.models.flops import detection_flops, encoder_flops, vocabulary_flops
 from encoderjax.models.heads import EncoderModel, Generator, Sharing
 from encoderjax.objectives.mlm import mlm_terms
 from encoderjax.objectives.objective import DeviceBatch, Objective, Terms
+from encoderjax.objectives.vocabulary_loss import Draw, predicted
 
 _WHERE = "objectives.rtd.generator"
 # What both networks must agree in, since they read the same rows; and what belongs to
@@ -173,9 +175,17 @@ class ReplacedTokens(Objective):
             documents_BL=batch.get("documents"),
             positions_BL=batch.get("positions"),
         )
-        logits_BPV = model.generator_logits(outputs, batch["mlm/positions"])
-        drawn_BP = draw_tokens(logits_BPV, self.temperature, key)
-        return put_in(batch, drawn_BP), mlm_terms(logits_BPV, batch)
+        scores = model.generator_scores(outputs, batch["mlm/positions"])
+        found = predicted(scores, batch["mlm/labels"], Draw(key, self.temperature))
+        assert found.drawn_BP is not None
+        return put_in(batch, found.drawn_BP), mlm_terms(found, batch)
+
+    def flops(self, model: EncoderConfig, length: int, slots: int) -> float:
+        """Counts the generator with its scores, and the detection."""
+        generator = self.generator_for(model).config
+        replacing = encoder_flops(generator, length)
+        replacing += vocabulary_flops(generator, length, slots)
+        return replacing + detection_flops(model, length)
 
     def counts(self, batch: DeviceBatch) -> Terms:
         """Counts real tokens; what was replaced is not yet known."""
@@ -207,18 +217,6 @@ def _adds_places(model: EncoderConfig) -> bool:
 
 def _weights(batch: DeviceBatch) -> jax.Array:
     return batch["mask"] * batch["row_weights"][:, None]
-
-
-def draw_tokens(
-    logits_BPV: jax.Array, temperature: float, key: DropoutKey
-) -> jax.Array:
-    """Draws a token for each slot from the softmax of scores / temperature.
-
-    The noise is a hash of row, slot and token: the same on any number of devices and
-    microbatches.
-    """
-    scores_BPV = jax.lax.stop_gradient(logits_BPV) / temperature
-    return jnp.argmax(scores_BPV + gumbel(key, logits_BPV.shape), axis=-1)
 
 
 def put_in(batch: DeviceBatch, drawn_BP: jax.Array) -> DeviceBatch:

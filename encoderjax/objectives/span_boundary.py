@@ -8,16 +8,17 @@ from typing import ClassVar, Literal
 
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from encoderjax.data.pipeline import Batch, DataConfig, Lexicon
 from encoderjax.data.random import Draws
 from encoderjax.errors import UserError
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.encoder import Outputs
+from encoderjax.models.flops import boundary_flops
 from encoderjax.models.heads import EncoderModel
 from encoderjax.objectives.masking import candidates
 from encoderjax.objectives.objective import DeviceBatch, Objective, Terms
+from encoderjax.objectives.vocabulary_loss import predicted
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,17 +88,19 @@ class SpanBoundary(Objective):
         count = jnp.sum(batch["sbo/weights"])
         return {"sbo_loss": count, "sbo_accuracy": count}
 
+    def flops(self, model: EncoderConfig, length: int, slots: int) -> float:
+        """Counts the second scores of the selected positions."""
+        return boundary_flops(model, slots)
+
     def sums(self, model: EncoderModel, outputs: Outputs, batch: DeviceBatch) -> Terms:
         """Adds up cross-entropy and hits."""
-        logits_BPV = model.boundary_logits(
+        scores = model.boundary_scores(
             outputs, batch["sbo/left"], batch["sbo/right"], batch["sbo/place"]
         )
-        labels_BP, weights_BP = batch["mlm/labels"], batch["sbo/weights"]
-        loss_BP = optax.softmax_cross_entropy_with_integer_labels(logits_BPV, labels_BP)
-        hit_BP = (jnp.argmax(logits_BPV, axis=-1) == labels_BP).astype(jnp.float32)
+        found, weights_BP = predicted(scores, batch["mlm/labels"]), batch["sbo/weights"]
         return {
-            "sbo_loss": jnp.sum(loss_BP * weights_BP),
-            "sbo_accuracy": jnp.sum(hit_BP * weights_BP),
+            "sbo_loss": jnp.sum(found.loss_BP * weights_BP),
+            "sbo_accuracy": jnp.sum(found.hit_BP * weights_BP),
         }
 
 

@@ -175,7 +175,7 @@ def test_either_part_of_electra_is_exported(tmp_path):
 
     def both(model: EncoderModel):
         states = model.generate(IDS, None, None)
-        return model.generator_logits(states), model(IDS).logits
+        return model.generator_scores(states).whole(), model(IDS).logits
 
     logits = jax.jit(lambda p: model.apply({"params": p}, method=both))(params)
     classes = {

@@ -323,9 +323,9 @@ def test_who_sees_whom(reused, within_):
     # The content stream sees its own token, the query stream does not.
     segments = jnp.zeros((30, 40), int)
     content, query = stream_contexts(XLNET, streams, None, segments, None, None)
-    assert np.diagonal(content.visible[:, 0], axis1=1, axis2=2).all()
+    assert np.diagonal(content.visible.pairs[:, 0], axis1=1, axis2=2).all()
     row, slot = np.nonzero(out["plm/weights"])
-    own = np.asarray(query.visible)[row, 0, slot, out["plm/positions"][row, slot]]
+    own = np.asarray(query.visible.pairs)[row, 0, slot, out["plm/positions"][row, slot]]
     assert not own.any()
 
 

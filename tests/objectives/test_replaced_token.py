@@ -19,7 +19,8 @@ from encoderjax.objectives import MaskedLM, ReplacedTokens, head_names
 from encoderjax.objectives.objective import check_together
 from encoderjax.objectives.pairs import NextSentence
 from encoderjax.objectives.pretrainer import Pretrainer, divide
-from encoderjax.objectives.replaced_token import draw_tokens, put_in
+from encoderjax.objectives.replaced_token import put_in
+from encoderjax.objectives.vocabulary_loss import Draw, draw_tokens
 from encoderjax.training.mesh import BatchPlacement, MeshConfig, make_mesh
 from encoderjax.training.optimizer import OptimizerConfig, make_optimizer
 from encoderjax.training.step import abstract_state, init_state, make_train_step
@@ -284,7 +285,7 @@ def draws(logits_V, *, rows, slots, temperature=1.0, step=0, seed=0):
     key = DropoutKey.create(seed, jnp.asarray(step), jnp.asarray(rows))
     shape = (len(rows), slots, len(logits_V))
     logits = jnp.broadcast_to(jnp.asarray(logits_V), shape)
-    return np.asarray(draw_tokens(logits, temperature, key))
+    return np.asarray(draw_tokens(logits, Draw(key, temperature)))
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
