@@ -6,18 +6,29 @@ import logging
 import os
 import platform
 import sys
+import textwrap
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from encoderjax.caching import keep_compiled_programs
 from encoderjax.errors import UserError
 
 
 class Parser(argparse.ArgumentParser):
     """An argument parser whose complaints are one line and suggest the right flag."""
 
-    def __init__(self, *, command: str, description: str, examples: Sequence[str]):
+    def __init__(
+        self,
+        *,
+        command: str,
+        description: str,
+        examples: Sequence[str],
+        notes: Sequence[str] = (),
+    ):
         epilog = "examples:\n" + "\n".join(f"  {example}" for example in examples)
+        epilog += "".join(f"\n\n{textwrap.fill(note)}" for note in notes)
         super().__init__(
             prog=f"python -m encoderjax.{command}",
             description=description,
@@ -68,7 +79,8 @@ def restart_with_huge_pages() -> None:
     Nothing is done where there is an accelerator, another C library, or a choice of
     the user's.
     """
-    accelerators = [*Path("/dev").glob("nvidia[0-9]*"), *Path("/dev").glob("accel*")]
+    kinds = ("nvidia[0-9]*", "accel*", "vfio/[0-9]*")
+    accelerators = [path for kind in kinds for path in Path("/dev").glob(kind)]
     if (
         "GLIBC_TUNABLES" in os.environ
         or platform.libc_ver()[0] != "glibc"
@@ -85,15 +97,27 @@ def run_command(main: Callable[[], object]) -> NoReturn:
     # What Orbax logs it also raises, and then it is said in one line.
     for name in ("absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    if "jax" in sys.modules:  # preparing text goes without
+        keep_compiled_programs()
     try:
         main()
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:  # `... | head` closed the pipe
-        sys.stderr.close()
-        sys.exit(141)
+    except (Exception, KeyboardInterrupt) as error:
+        sys.exit(explain(error))
     sys.exit(0)
+
+
+def explain(error: BaseException) -> int:
+    """Prints what is to be said of an error; returns the exit code for it."""
+    if isinstance(error, UserError):
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return 1
+    if isinstance(error, SystemExit):  # nothing: it was said already
+        return error.code if isinstance(error.code, int) else 1
+    if isinstance(error, KeyboardInterrupt):
+        print("interrupted", file=sys.stderr)
+        return 130
+    if isinstance(error, BrokenPipeError):  # `... | head` closed the pipe
+        sys.stderr.close()
+        return 141
+    traceback.print_exception(error)
+    return 1

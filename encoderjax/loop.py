@@ -22,7 +22,7 @@ from encoderjax.evaluate import (
 from encoderjax.experiment import VALIDATION, Experiment, split_name
 from encoderjax.phases import Stage, identity_at, stage_at
 from encoderjax.training.checkpoint import Checkpoints
-from encoderjax.training.mesh import BatchPlacement
+from encoderjax.training.mesh import BatchPlacement, filled_rows
 from encoderjax.training.metrics import Clock, MetricsWriter, Progress
 from encoderjax.training.step import TrainState
 from encoderjax.training.stopping import StopSignal
@@ -83,14 +83,17 @@ class Loop:
     ) -> tuple[TrainState, dict[str, float], int | None]:
         """Runs the steps of one stage after `first`."""
         config, stage = self.config, program.stage
-        placement = BatchPlacement(self.mesh, stage.source.batch_size)
+        parts = stage.experiment.config.optimizer.microbatches
+        rows = filled_rows(stage.source.batch_size, self.mesh, parts)
+        placement = BatchPlacement(self.mesh, rows)
         clock = Clock(stage.flops_per_step)
         pending: list[tuple[int, dict[str, jax.Array]]] = []
         metrics: dict[str, float] = {}
         batches = self._batches(stage, placement, first)
         with contextlib.closing(batches):
             for step, batch in enumerate(batches, start=first + 1):
-                clock.add(int(batch["mask"].sum()), batch["mask"].shape[1])
+                real_BL = batch["mask"][batch["row_weights"] > 0]
+                clock.add(int(real_BL.sum()), batch["mask"].shape[1])
                 state, values = program.train_step(state, placement.put(batch))
                 pending.append((step, values))
                 stopping = stop.requested(step)
@@ -233,9 +236,16 @@ class Loop:
                 measured[name] = before[split], after[split]
         return before_and_after(measured) if measured else ""
 
-    def close(self) -> None:
-        """Ends what runs in the background."""
+    def __enter__(self) -> "Loop":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error) -> None:
+        """Ends what runs in the background.
+
+        After an error, other processes may not be there to finish a checkpoint with.
+        """
         self.progress.close()
         if self.writer is not None:
             self.writer.close()
-        self.checkpoints.close()
+        if kind is None or jax.process_count() == 1:
+            self.checkpoints.close()

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from encoderjax.config import Override, RunConfig, load_config
@@ -43,23 +44,28 @@ def small_config(corpus_folder, **changes) -> RunConfig:
     return load_config(RECIPE, {k: Override(v) for k, v in settings.items()})
 
 
+def training_flags(workdir: Path, corpus_folder, **changes) -> list[str]:
+    """Returns the flags of the command for a small run."""
+    flags = overrides(corpus_folder, **changes).items()
+    settings = (f"--config.{name}={value}" for name, value in flags)
+    return [f"--config={RECIPE}", f"--workdir={workdir}", *settings]
+
+
 def start_training(workdir: Path, corpus_folder, *, devices=1, limit=None, **changes):
     """Starts the command in a process of its own."""
-    flags = overrides(corpus_folder, **changes).items()
+    flags = training_flags(workdir, corpus_folder, **changes)
+    command = [*(limit or []), sys.executable, "-m", "encoderjax.train", *flags]
+    return start(command, JAX_NUM_CPU_DEVICES=devices)
+
+
+def start(command: list[str], **environment) -> subprocess.Popen:
+    """Starts a command whose output is read."""
     return subprocess.Popen(
-        [
-            *(limit or []),
-            sys.executable,
-            "-m",
-            "encoderjax.train",
-            f"--config={RECIPE}",
-            f"--workdir={workdir}",
-            *(f"--config.{name}={value}" for name, value in flags),
-        ],
+        command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | {"JAX_NUM_CPU_DEVICES": str(devices)},
+        env=os.environ | {name: str(value) for name, value in environment.items()},
     )
 
 
@@ -68,6 +74,15 @@ def finish(process: subprocess.Popen, code: int = 0) -> tuple[str, str]:
     output, errors = process.communicate(timeout=300)
     assert process.returncode == code, errors
     return output, errors
+
+
+def wait_for_step(workdir: Path, step: int, process: subprocess.Popen) -> None:
+    """Waits until the metrics of a step are written."""
+    deadline = time.monotonic() + 120
+    while max(metrics(workdir), default=0) < step:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def metrics(workdir: Path, split: str = "train") -> dict[int, dict]:

@@ -68,8 +68,8 @@ def test_the_allocator_is_set_once_and_never_against_the_user():
         ("fill_mask", ["--model=nowhere", "a [MASK]"], "nowhere"),
         ("export", ["--workdir=nowhere", "--out=x"], "nowhere"),
         ("prepare", ["--source=nowhere.txt", "--out=x"], "nowhere.txt"),
-        ("benchmark", ["--config=configs/bert_tiny.py"], "--data"),
-        ("benchmark", ["--config=configs/bert_tiny.py", "--against=tf"], "hf"),
+        ("benchmark", ["--config=configs/bert_tiny.py", "--turns=0"], "--turns=0"),
+        ("benchmark", ["--config=configs/bert_tiny.py", "--against=tf"], "give hf"),
     ],
 )
 def test_bad_input_gets_one_line_and_a_failing_exit(
@@ -83,3 +83,39 @@ def test_bad_input_gets_one_line_and_a_failing_exit(
     assert line.startswith("error: ")
     assert message in line
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("environment", "kept", "warned"),
+    [
+        ({"ENCODERJAX_CACHE": "cache"}, "cache/compiled", False),
+        (
+            {"ENCODERJAX_CACHE": "cache", "JAX_COMPILATION_CACHE_DIR": "own"},
+            "own",
+            False,
+        ),
+        ({"ENCODERJAX_CACHE": "cache", "JAX_COMPILATION_CACHE_DIR": ""}, None, False),
+        ({"ENCODERJAX_CACHE": "file/cache"}, None, True),  # cannot be written
+    ],
+)
+def test_compiled_programs_are_kept(environment, kept, warned, tmp_path):
+    code = (
+        "import jax\n"
+        "from encoderjax.command import run_command\n"
+        "run_command(lambda: jax.jit(lambda x: x + 1)(1))\n"
+    )
+    (tmp_path / "file").touch()
+    inherited = {k: v for k, v in os.environ.items() if "COMPILATION_CACHE" not in k}
+    always = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+        env=inherited | always | {"PYTHONPATH": os.getcwd()} | environment,
+    )
+    assert result.stderr.startswith("warning: compiled programs are not kept") == warned
+    assert len(result.stderr.splitlines()) == warned
+    folders = {path.parent for path in tmp_path.rglob("jit_*")}
+    assert folders == ({tmp_path / kept} if kept else set())

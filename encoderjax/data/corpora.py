@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from encoderjax.caching import cache_folder
 from encoderjax.data import storage
 from encoderjax.data.corpus import MIXTURE, Corpus
 from encoderjax.data.local_copies import local_copy
@@ -228,7 +229,7 @@ class Opening:
 
         The demo corpus is prepared on first use, one in an object store copied.
         """
-        cache = storage.cache_folder()
+        cache = cache_folder()
         if name == "demo":
             return demo_corpus(self.tokenizer, cache, self.report)
         if storage.is_remote(name):

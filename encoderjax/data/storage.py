@@ -69,12 +69,6 @@ def lies_in(path: StrPath, folder: StrPath) -> bool:
     return local_path(folder).resolve() in local_path(path).resolve().parents
 
 
-def cache_folder() -> pathlib.Path:
-    """Returns the folder of what can be made or fetched again."""
-    default = pathlib.Path("~/.cache/encoderjax").expanduser()
-    return pathlib.Path(os.environ.get("ENCODERJAX_CACHE", default))
-
-
 # ---- looking ----
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from etils import epath
 
+from encoderjax.caching import cache_folder
 from encoderjax.data import storage
 from encoderjax.errors import UserError
 
@@ -32,7 +33,7 @@ def open_workdir(name: str) -> Path:
             "it there"
         )
     key = hashlib.sha256(name.rstrip("/").encode()).hexdigest()[:12]
-    folder = storage.cache_folder() / "workdirs" / f"{storage.name_of(name)}-{key}"
+    folder = cache_folder() / "workdirs" / f"{storage.name_of(name)}-{key}"
     link(folder, name.rstrip("/"))
     return folder
 
