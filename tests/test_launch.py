@@ -1,0 +1,250 @@
+"""What starts runs elsewhere, as far as it can be told without a cluster."""
+
+import math
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from encoderjax.config import Override, load_config
+
+LAUNCH = Path("launch").absolute()
+SCRIPTS = ("tpu_pod.sh", "local_processes.sh", "slurm.sbatch")
+
+
+def call(name, *arguments, **environment):
+    return subprocess.run(
+        ["bash", str(LAUNCH / name), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | environment,
+    )
+
+
+def test_scripts_are_sound():
+    shellcheck = Path(sys.executable).with_name("shellcheck")
+    scripts = [str(LAUNCH / name) for name in SCRIPTS]
+    result = subprocess.run([shellcheck, *scripts], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout
+
+
+# ---- on this machine ----
+
+
+def test_local_processes_have_one_coordinator_and_their_numbers():
+    flags = ["--config=configs/bert_tiny.py", "--workdir=with space"]
+    result = call("local_processes.sh", "--dry-run", "3", *flags, PORT="1234")
+    for number, line in enumerate(result.stdout.splitlines()):
+        assert shlex.split(line) == [
+            "env",
+            "JAX_COORDINATOR_ADDRESS=localhost:1234",
+            "JAX_NUM_PROCESSES=3",
+            f"JAX_PROCESS_ID={number}",
+            *("python", "-m", "encoderjax.train"),
+            *flags,
+        ]
+    assert number == 2
+
+
+def test_the_first_failure_is_the_exit_code_of_local_processes(tmp_path):
+    """The second process fails at once, the others are through soon after."""
+    (tmp_path / "python").write_text(
+        '#!/bin/sh\nsleep 1; test "$JAX_PROCESS_ID" != 1\n'
+    )
+    (tmp_path / "python").chmod(0o755)
+    environment = {"PYTHON": str(tmp_path / "python"), "PORT": "1"}
+    assert call("local_processes.sh", "3", **environment).returncode == 1
+    assert call("local_processes.sh", "1", **environment).returncode == 0
+    assert call("local_processes.sh", "none").returncode == 2
+
+
+# ---- Slurm ----
+
+
+@pytest.mark.parametrize(
+    ("code", "expected", "requeued"), [(0, 0, False), (75, 0, True), (134, 134, False)]
+)
+def test_a_job_queues_again_when_it_was_stopped(tmp_path, code, expected, requeued):
+    """Stand-ins for Slurm's commands note what they are asked for."""
+    log = tmp_path / "log"
+    stand_in(tmp_path, "srun", f'echo srun "$@" >> {log}; exit {code}')
+    stand_in(tmp_path, "scontrol", f'echo scontrol "$@" >> {log}')
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+    result = call("slurm.sbatch", "--config=c.py", **environment)
+    assert result.returncode == expected
+    lines = log.read_text().splitlines()
+    assert "python -m encoderjax.train --config=c.py --stopped_code=75" in lines[0]
+    assert ("scontrol requeue 7" in lines) == requeued
+
+
+def stand_in(folder, name, body):
+    (folder / name).write_text(f"#!/usr/bin/env bash\n{body}\n")
+    (folder / name).chmod(0o755)
+
+
+# ---- TPU pods ----
+
+POD = ("--name=bert", "--zone=z", "--type=v5litepod-16")
+RUN = ("--", "--config=configs/bert_base.py", "--workdir=gs://bucket/run")
+
+
+def verbs(lines):
+    """Returns what was asked of gcloud; of ssh, whether it trains or installs."""
+    found = []
+    for line in lines:
+        words = shlex.split(line)
+        if words[0] == "gcloud":
+            verb = next(w for w in words[3:] if w not in ("tpu-vm", "queued-resources"))
+            if verb == "ssh":
+                assert "--worker=all" in words
+                verb = "train" if "encoderjax.train" in line else "install"
+            found.append(verb)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ((), ["create", "scp", "install", "train"]),
+        (("--delete",), ["create", "scp", "install", "train", "delete"]),
+        (("--queued",), ["delete", "create", "scp", "install", "train"]),
+    ],
+)
+def test_a_dry_run_prints_what_is_done_on_a_pod(options, expected):
+    result = call("tpu_pod.sh", *POD, "--spot", "--dry-run", *options, *RUN)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert verbs(lines) == expected
+    assert all("--zone=z" in line for line in lines if line.startswith("gcloud"))
+    (create,) = (line for line in lines if " create " in line)
+    assert "--accelerator-type=v5litepod-16" in create
+    assert "--spot" in create
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((*POD, "--", "--workdir=runs/bert"), "must be in a bucket"),
+        ((*POD[:2], *RUN), "--type is missing"),
+        ((*POD, "--sport", *RUN), "unknown option --sport"),
+    ],
+)
+def test_a_pod_is_not_made_for_what_cannot_run(arguments, message):
+    result = call("tpu_pod.sh", *arguments)
+    assert result.returncode == 2
+    assert message in result.stderr
+
+
+GCLOUD = """
+printf '%q ' gcloud "$@" >> log; echo >> log
+case "$*" in
+    *describe*) cat state 2>/dev/null ;;
+    *" create "*) echo READY > state ;;
+    *" delete "*) rm state ;;
+    *encoderjax.train*)
+        echo >> runs
+        case $(wc -l < runs) in
+            1) echo PREEMPTED > state; exit 255 ;;
+            2) exit 1 ;;
+        esac ;;
+esac
+"""
+
+
+def test_a_run_on_a_pod_goes_on_after_a_preemption_and_a_failure(tmp_path):
+    """With a stand-in for gcloud whose slice is preempted in the first run."""
+    stand_in(tmp_path, "gcloud", f"cd {tmp_path}\n{GCLOUD}")
+    stand_in(tmp_path, "sleep", "")
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
+    result = call("tpu_pod.sh", *POD, *RUN, **environment)
+    assert result.returncode == 0, result.stderr
+    done = verbs((tmp_path / "log").read_text().splitlines())
+    first = ["create", "scp", "install", "train"]
+    expected = [*first, "delete", *first, "train"]
+    assert [verb for verb in done if verb != "describe"] == expected
+
+    (tmp_path / "runs").unlink()
+    result = call("tpu_pod.sh", "--retries=0", *POD, *RUN, **environment)
+    assert result.returncode == 2  # the failure after the preemption is one too many
+    assert "exit code 1" in result.stderr
+
+
+# ---- GKE ----
+
+
+def test_the_jobset_has_its_structure_and_fits_its_slice():
+    described = yaml.safe_load((LAUNCH / "gke_jobset.yaml").read_text())
+    assert described["apiVersion"] == "jobset.x-k8s.io/v1alpha2"
+    assert described["kind"] == "JobSet"
+    spec = described["spec"]
+    assert spec["failurePolicy"]["maxRestarts"] > 0
+    (replicated,) = spec["replicatedJobs"]
+    assert replicated.keys() == {"name", "replicas", "template"}
+    job = replicated["template"]["spec"]
+    fields = {
+        "parallelism",
+        "completions",
+        "completionMode",
+        "backoffLimit",
+        "template",
+    }
+    assert job.keys() == fields
+    assert job["completionMode"] == "Indexed"
+    assert job["backoffLimit"] == 0  # all pods go together
+    pod = job["template"]["spec"]
+    assert pod["restartPolicy"] == "Never"
+    (container,) = pod["containers"]
+    mounted = {mount["name"] for mount in container["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in pod["volumes"]}
+
+    topology = pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"]
+    chips = math.prod(map(int, topology.split("x")))
+    of_a_host = {
+        container["resources"][k]["google.com/tpu"] for k in ("requests", "limits")
+    }
+    assert of_a_host == {chips / job["parallelism"]}
+    assert job["completions"] == job["parallelism"]
+
+
+def test_the_jobset_runs_what_train_takes():
+    described = yaml.safe_load((LAUNCH / "gke_jobset.yaml").read_text())
+    (replicated,) = described["spec"]["replicatedJobs"]
+    (container,) = replicated["template"]["spec"]["template"]["spec"]["containers"]
+    assert container["command"] == ["python", "-m", "encoderjax.train"]
+    flags = dict(argument.split("=", 1) for argument in container["args"])
+    changes = {
+        name.removeprefix("--config."): Override(value)
+        for name, value in flags.items()
+        if name.startswith("--config.")
+    }
+    load_config(flags["--config"], changes)
+    assert flags["--workdir"].startswith("gs://")
+    assert int(flags["--stopped_code"]) > 0
+
+
+# ---- the notebook ----
+
+
+def test_the_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
+    nbclient, nbformat = map(pytest.importorskip, ("nbclient", "nbformat"))
+    notebook = nbformat.read(LAUNCH / "colab.ipynb", as_version=4)
+    nbformat.validate(notebook)
+    assert (notebook.nbformat, notebook.nbformat_minor) >= (4, 5)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert not any(cell.outputs or cell.execution_count for cell in cells)
+
+    shutil.copytree("configs", tmp_path / "configs")  # a checkout, as far as it needs
+    monkeypatch.delenv("XLA_FLAGS")  # it computes for longer than it compiles
+    resources = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=300, resources=resources).execute()
+    shown = {cell.id: str(cell.outputs) for cell in cells}
+    assert "step 60/60" in shown["train"]
+    assert "image/png" in shown["curve"]
+    assert "[MASK]" in shown["fill"]
+    assert "largest difference" in shown["torch"]
