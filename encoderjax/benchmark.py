@@ -1,7 +1,12 @@
-"""Measures how fast a run is; so far the host's side, with --data.
+"""Measures how fast a run is: the training step, or with --data the host's side.
 
-python -m encoderjax.benchmark --data --config=configs/bert_tiny.py
+python -m encoderjax.benchmark --config=configs/bert_tiny.py --against=hf
 """
+
+if __name__ == "__main__":  # before anything heavy is imported
+    from encoderjax.command import restart_with_huge_pages
+
+    restart_with_huge_pages()
 
 import dataclasses
 import importlib.metadata
@@ -10,17 +15,24 @@ import platform
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from encoderjax import data_speed, hf_speed
+import jax
+
+from encoderjax import data_speed, hf_speed, step_speed, torch_step
 from encoderjax.command import Parser, run_command
-from encoderjax.config import RunConfig, add_config_flag, parse_with_config
+from encoderjax.config import RunConfig, add_config_flag, load_config, overrides_of
 from encoderjax.errors import UserError
 from encoderjax.experiment import Experiment
+from encoderjax.fields import Override
+from encoderjax.phases import Stage, open_stages
 
 # How figures are shown: the end of a name, the factor, and the unit.
 _UNITS = (
     ("_mb_per_second", 1.0, "MB/s"),
-    ("_tokens_per_second", 1e-6, "M tokens/s"),
+    ("tokens_per_second", 1e-6, "M tokens/s"),
+    ("_flops_per_second", 1e-9, "GFLOP/s"),
     ("_seconds", 1e3, "ms"),
+    ("_share", 1e2, "%"),
+    ("_mb", 1.0, "MB"),
     ("_ratio", 1.0, "x"),
 )
 
@@ -62,26 +74,84 @@ def run_data(
         "batch_size": experiment.batch_size,
         "rows": index.num_rows,
         "cores": 1,
-        "versions": {
-            "python": platform.python_version(),
-            **{name: importlib.metadata.version(name) for name in libraries},
-        },
+        "versions": _versions(libraries),
         "figures": figures,
     }
+
+
+def run_step(
+    config: RunConfig,
+    *,
+    other: RunConfig | None = None,
+    turns: int = 10,
+    against_hf: bool = False,
+    report: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Measures the training step on all devices.
+
+    Of a run with phases, what stands outside of them is measured; of one with buckets,
+    all rows at their full length. Weights are new ones.
+
+    Args:
+      config: the run.
+      other: the same with other settings, to be compared.
+      turns: timed steps of each.
+      against_hf: whether PyTorch makes the same steps beside ours.
+
+    Returns:
+      What was measured, and `figures`: name -> number, the unit at the name's end.
+    """
+    if turns < 1:
+        raise UserError(f"--turns={turns} must be at least 1")
+    stage = _stage(config, report)
+    figures = step_speed.measured(
+        stage,
+        turns=turns,
+        against_hf=against_hf,
+        other=None if other is None else _stage(other, report),
+    )
+    experiment, device = stage.experiment, jax.devices()[0]
+    libraries = ("jax", "jaxlib", *(torch_step.LIBRARIES if against_hf else ()))
+    return {
+        "corpus": experiment.corpus.name,
+        "form": config.data.form,
+        "length": config.data.length,
+        "batch_size": experiment.batch_size,
+        "rows": experiment.train_index.num_rows,
+        "devices": f"{jax.device_count()} {device.device_kind}",
+        "precision": str(experiment.pretrainer().model.dtype),
+        "flops_per_step": stage.flops_per_step,
+        "versions": _versions(libraries),
+        "figures": figures,
+    }
+
+
+def _stage(config: RunConfig, report: Callable[[str], None]) -> Stage:
+    whole = dataclasses.replace(config.data, buckets=None)
+    config = dataclasses.replace(config, phases={}, data=whole)
+    return open_stages(config, report, None)[0]
+
+
+def _versions(libraries: Sequence[str]) -> dict[str, str]:
+    installed = {name: importlib.metadata.version(name) for name in libraries}
+    return {"python": platform.python_version(), **installed}
 
 
 def table(result: dict[str, Any]) -> str:
     """Returns what was measured, for people to read."""
     versions = ", ".join(f"{k} {v}" for k, v in result["versions"].items())
+    where = "one core, by CPU time"
+    if "devices" in result:
+        where = f"{result['devices']}, {result['precision']}, medians"
     lines = [
         f"{result['corpus']}: {result['rows']:,} rows, {result['form']}, "
         f"{result['batch_size']} x {result['length']} a batch",
-        f"one core, by CPU time; {versions}",
+        f"{where}; {versions}",
         "",
     ]
     for name, value in result["figures"].items():
         ending, factor, unit = next(u for u in _UNITS if name.endswith(u[0]))
-        label = name.removesuffix(ending).replace("_", " ")
+        label = name.removesuffix(ending).rstrip("_").replace("_", " ") or "ours"
         lines.append(f"{label:32} {value * factor:10.2f} {unit}")
     return "\n".join(lines)
 
@@ -90,9 +160,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Parses flags and prints."""
     parser = Parser(
         command="benchmark",
-        description="Measures the speed of a run: with --data, how fast the host "
-        "prepares text, makes batches and corrupts them, on one core, by CPU time.",
+        description="Measures the speed of a run. By default its training step: "
+        "tokens/s, the share of what the devices could do, memory, compile time. With "
+        "--data, how fast the host prepares text, makes batches and corrupts them, on "
+        "one core, by CPU time.",
         examples=(
+            "python -m encoderjax.benchmark --config=configs/bert_tiny.py --against=hf",
+            "python -m encoderjax.benchmark --config=configs/bert_tiny.py "
+            "--against=compute.remat=blocks,data.batch_size=64",
             "python -m encoderjax.benchmark --data --config=configs/bert_base.py:tiny",
             "python -m encoderjax.benchmark --data --config=configs/roberta_base.py "
             "--config.data.corpus=corpora/books --source='books/*.txt' --against=hf",
@@ -103,34 +178,72 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--data", action="store_true", help="measure the host: text to batches"
     )
     parser.add_argument(
-        "--source", help="text to tokenise, as in prepare (default: the corpus' own)"
+        "--turns", type=int, default=10, help="steps that are timed (default: 10)"
     )
     parser.add_argument(
-        "--sample_mb", type=float, default=4.0, help="megabytes of it (default: 4)"
+        "--source",
+        help="with --data: text to tokenise, as in prepare (default: the corpus' own)",
+    )
+    parser.add_argument(
+        "--sample_mb",
+        type=float,
+        default=4.0,
+        help="with --data: megabytes of it (default: 4)",
     )
     parser.add_argument(
         "--all_selectors",
         action="store_true",
-        help="measure every selector of the masked LM",
+        help="with --data: measure every selector of the masked LM",
     )
     parser.add_argument(
         "--against",
-        choices=("hf",),
-        help="measure Hugging Face's datasets and collator beside it",
+        help="hf: measure PyTorch and Hugging Face's libraries at the same work beside "
+        "it; FIELD=VALUE[,FIELD=VALUE]: the same recipe with these settings",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    flags, config = parse_with_config(parser, arguments)
-    if not flags.data:
-        raise UserError("only data is measured so far; add --data")
-    result = run_data(
-        config,
-        source=flags.source,
-        sample_mb=flags.sample_mb,
-        all_selectors=flags.all_selectors,
-        against_hf=flags.against == "hf",
-        report=(lambda text: None) if flags.json else print,
-    )
+    flags, rest = parser.parse_known_args(arguments)
+    overrides = overrides_of(parser, rest)
+    config = load_config(flags.config, overrides)
+    against_hf = flags.against == "hf"
+    report = (lambda text: None) if flags.json else print
+    if flags.data:
+        if flags.against and not against_hf:
+            raise UserError(f"--against={flags.against}: with --data it can be hf only")
+        result = run_data(
+            config,
+            source=flags.source,
+            sample_mb=flags.sample_mb,
+            all_selectors=flags.all_selectors,
+            against_hf=against_hf,
+            report=report,
+        )
+    else:
+        other = None
+        if flags.against and not against_hf:
+            changes = _changes(flags.against)
+            other = load_config(flags.config, overrides | changes)
+        result = run_step(
+            config,
+            other=other,
+            turns=flags.turns,
+            against_hf=against_hf,
+            report=report,
+        )
     print(json.dumps(result) if flags.json else table(result))
+
+
+def _changes(text: str) -> dict[str, Override]:
+    """Returns the overrides of `FIELD=VALUE,FIELD=VALUE`."""
+    changes = {}
+    for item in text.split(","):
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise UserError(
+                f"--against={text}: {item!r} is not FIELD=VALUE; give hf, or settings "
+                "such as compute.remat=blocks"
+            )
+        changes[name] = Override(value)
+    return changes
 
 
 if __name__ == "__main__":
