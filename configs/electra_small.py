@@ -67,6 +67,7 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
         microbatches=1,
     )
     c.mesh = dict(data=-1, fsdp=1, model=1)
+    c.compute = dict(attention="auto", remat="none")  # for v5e, not yet compiled
     c.checkpoint = dict(every=5_000, keep=2)
     c.eval = dict(every=10_000, batches=100)
     if variant == "tiny":
@@ -74,7 +75,9 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
             c,
             tokenizer="wordpiece:1000",
             model=dict(embed_width=None),
-            learning_rate=5e-4,
+            learning_rate=1e-3,
             steps=1_000,
         )
+        # What was replaced is seen by its neighbours, which are learned place by place.
+        c.data.update(length=32, batch_size=96)
     return c.lock()
