@@ -1,7 +1,7 @@
 """BERT-large uncased, Devlin et al. 2019, appendix A.2.
 
 Published: as BERT-base in everything but the size; 64 TPU v2 chips (16 Cloud TPUs in a
-pod), 4 days. On smaller machines raise optimizer.microbatches.
+pod), 4 days. Fits v5e:16x16, 6.5 GiB a chip.
 
     python -m encoderjax.train --config=configs/bert_large.py
 """

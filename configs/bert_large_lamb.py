@@ -34,7 +34,7 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
         weight_decay=0.01,
         trust_ratio="decayed",
         clip_norm=1.0,
-        microbatches=1,
+        microbatches=1 if tiny else 4,
     )
     # A phase that names a learning rate has a schedule of its own.
     long = c.phases.long
@@ -49,5 +49,6 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
         c.data.batch_size = 65_536  # x 128 = 8,388,608 tokens a step
         long.data.batch_size = 32_768  # x 512 = 16,777,216 tokens a step
         long.objectives.mlm.max_predictions = 80
+        c.compute.remat = "blocks"  # for v5e, not yet compiled
         c.checkpoint.every, c.eval.every, c.log_every = 200, 500, 10
     return c.lock()

@@ -20,5 +20,6 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
     if variant == "full":
         c.objectives.rtd.generator.num_layers = 12
         c.optimizer.learning_rate = 3e-4
+        c.optimizer.microbatches = 4  # for v5e, not yet compiled
         c.optimizer.groups = {"^generator/": dict(learning_rate=3e-4)}
     return c.lock()

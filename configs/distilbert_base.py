@@ -62,6 +62,7 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
         microbatches=1,
     )
     c.mesh = dict(data=-1, fsdp=1, model=1)
+    c.compute = dict(attention="auto", remat="none")  # for v5e, not yet compiled
     c.checkpoint = dict(every=200, keep=2)
     c.eval = dict(every=200, batches=8)
     if variant == "tiny":

@@ -21,6 +21,7 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
     c = sibling(__file__, "electra_small", variant)
     c.model.size, c.objectives.mlm.rate = "large", 0.25
     if variant == "full":
+        c.compute.remat = "dots"  # fits v5e:16x16, 7.9 GiB a chip
         c.steps, c.optimizer.learning_rate = 400_000, 2e-4
         c.data.corpus = "corpora/xlnet_wordpiece"
         c.data.source = "texts/xlnet/*.jsonl.gz"

@@ -43,6 +43,7 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
         form="packed",
         length=1_024,
         batch_size=4_608,  # 4,608 rows x 1,024 = 4,718,592 tokens a step
+        fill_batch=True,  # no pod can share 72 rows evenly
         dupe_factor=1,
         masking="dynamic",
     )
@@ -58,9 +59,10 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
         weight_decay=1e-5,
         decoupled_decay=True,
         clip_norm=0.0,
-        microbatches=1,
+        microbatches=6,
     )
     c.mesh = dict(data=-1, fsdp=1, model=1)
+    c.compute = dict(attention="auto", remat="blocks")  # for v5e, not yet compiled
     c.checkpoint = dict(every=2_000, keep=2, keep_every=50_000)
     c.eval = dict(every=10_000, batches=4)
     growing = {  # 4,238 steps at each size are 50B tokens
@@ -71,10 +73,10 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
         data=dict(length=8_192, batch_size=72),  # 72 x 8,192 = 589,824 tokens a step
         model=dict(rope_theta=160_000.0),
     )
-    constant = dict(learning_rate=3e-4, schedule="constant", warmup_steps=0)
-    falling = dict(
-        learning_rate=3e-4, schedule="wsd", warmup_steps=0, decay_steps=84_771
+    constant = dict(
+        learning_rate=3e-4, schedule="constant", warmup_steps=0, microbatches=2
     )
+    falling = constant | dict(schedule="wsd", decay_steps=84_771)
     c.phases = growing | dict(
         stable=dict(after=21_190),
         extension=dict(after=374_888, optimizer=constant, **longer),
@@ -91,16 +93,13 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
         longer = dict(
             data=dict(length=128, batch_size=16), model=dict(rope_theta=160_000.0)
         )
+        short = dict(learning_rate=1e-3, microbatches=1)
         c.phases = dict(  # the same parts
             rows_16=dict(after=0, data=dict(batch_size=16)),
             stable=dict(after=60),
-            extension=dict(
-                after=280, optimizer=constant | dict(learning_rate=1e-3), **longer
-            ),
+            extension=dict(after=280, optimizer=constant | short, **longer),
             decay=dict(
-                after=330,
-                optimizer=falling | dict(learning_rate=1e-3, decay_steps=70),
-                **longer,
+                after=330, optimizer=falling | short | dict(decay_steps=70), **longer
             ),
         )
     return c.lock()

@@ -28,6 +28,8 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
         for number, size in enumerate(range(448, 4_928, 448))
     }
     low = dict(learning_rate=5e-5, warmup_steps=0, weight_decay=1e-6)
+    in_two = low | dict(microbatches=2)
+    c.optimizer.microbatches = 7  # for v5e, not yet compiled
     longer = dict(length=8_192, batch_size=77)  # 77 x 8,192 = 630,784 tokens a step
     c.phases = growing | dict(
         stable=dict(after=3_960),
@@ -36,13 +38,13 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
             after=338_862,
             data=longer,
             model=dict(rope_theta=160_000.0),
-            optimizer=low,
+            optimizer=in_two,
         ),
         decay=dict(
             after=735_197,
             data=longer | dict(batch_size=78),
             model=dict(rope_theta=160_000.0),
-            optimizer=low | dict(schedule="wsd", decay_steps=78_250),
+            optimizer=in_two | dict(schedule="wsd", decay_steps=78_250),
         ),
     )
     c.steps = 813_447

@@ -17,5 +17,7 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
     c = sibling(__file__, "xlm_roberta_base", variant)
     c.model.size = "large"
     if variant == "full":
+        c.compute.remat = "blocks"  # for v5e, not yet compiled
+        c.optimizer.microbatches = 2
         c.optimizer.learning_rate, c.optimizer.warmup_steps = 4e-4, 30_000
     return c.lock()

@@ -21,6 +21,10 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
     c = sibling(__file__, "xlnet_large", variant)
     c.model.size = "base"
     if variant == "full":
+        c.compute.remat, c.optimizer.microbatches = (
+            "none",
+            1,
+        )  # for v5e, not yet compiled
         c.steps, c.data.batch_size = 1_000_000, 256
         c.data.corpus = "corpora/wiki_books_xlnet"
         c.data.source = "texts/wiki_books/*.jsonl.gz"

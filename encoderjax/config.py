@@ -17,9 +17,10 @@ from encoderjax.data.pipeline import DataConfig
 from encoderjax.errors import UserError
 from encoderjax.fields import Override, as_typed, build, converted, is_required
 from encoderjax.interop.vocabulary import Change
+from encoderjax.models.compute import Compute
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.families import preset
-from encoderjax.objectives import OBJECTIVES, Objective
+from encoderjax.objectives import OBJECTIVES, Objective, generator_of
 from encoderjax.objectives.objective import check_together
 from encoderjax.recipes import load_recipe
 from encoderjax.training.checkpoint import CheckpointConfig
@@ -138,6 +139,7 @@ class RunConfig:
     objectives: tuple[Objective, ...]
     optimizer: OptimizerConfig
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
+    compute: Compute = dataclasses.field(default_factory=Compute)
     checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
     eval: EvalConfig = dataclasses.field(default_factory=EvalConfig)
     phases: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
@@ -162,7 +164,7 @@ class RunConfig:
                 f"{self.steps}: the peak learning rate would never be reached"
             )
         batch, parts = self.data.batch_size, self.optimizer.microbatches
-        if batch is not None and batch % parts:
+        if batch is not None and batch % parts and not self.data.fill_batch:
             raise UserError(
                 f"data.batch_size={batch} is not divisible by optimizer.microbatches="
                 f"{parts}"
@@ -186,6 +188,10 @@ class RunConfig:
             )
         for objective in self.objectives:
             objective.resolved(self.data, encoder)
+        self.compute.check(encoder)
+        generator = generator_of(self.objectives, encoder)
+        if generator is not None:
+            self.compute.check(generator.config, "objectives.rtd.generator")
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RunConfig":

@@ -39,6 +39,7 @@ from encoderjax.fitting import fitted_encoder
 from encoderjax.interop.loading import load_model
 from encoderjax.interop.start import Start
 from encoderjax.interop.vocabulary import check_readable
+from encoderjax.models.compute import PLAIN
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.heads import EncoderModel, Generator
 from encoderjax.objectives import Objective, generator_of, head_names
@@ -66,6 +67,7 @@ CHANGEABLE = (
     "precision",
     "log_every",
     "mesh",
+    "compute",
     "checkpoint",
     "eval",
     "optimizer.microbatches",
@@ -77,6 +79,7 @@ CHANGEABLE = (
     "data.cache_dir",
     "data.batch_size",  # compared as resolved: data.rows_per_step
     "data.batch_tokens",
+    "data.fill_batch",
 )
 
 
@@ -162,6 +165,11 @@ class Experiment:
         ]
         return mixed_index(indexes, [member.share for member in members])
 
+    @property
+    def lexicon(self) -> Lexicon:
+        """What corruption needs to know of the tokens that are trained on."""
+        return Lexicon(self.corpus.tokenizer.vocabulary, self.corpus.unigrams_V)
+
     @functools.cached_property
     def buckets(self) -> tuple[Bucket, ...]:
         """The lengths that batches have, each with some rows; often one."""
@@ -221,11 +229,19 @@ class Experiment:
         objective.check_teacher(self.encoder, loaded.config, loaded.head_names)
         return loaded.with_heads(*objective.teacher_heads)
 
-    def pretrainer(self) -> Pretrainer:
-        """Returns the model with its objectives, in the precision of the devices."""
-        dtype = compute_dtype(self.config.precision)
-        teacher = self.teacher and self.teacher[0].clone(dtype=dtype)
-        return Pretrainer.create(self.encoder, self.objectives, dtype, teacher)
+    def pretrainer(self, platform: str | None = None) -> Pretrainer:
+        """Returns the model with its objectives, as devices of a platform compute it.
+
+        The platform is that of this process unless given; without one the model is not
+        meant to be trained, and no kernel is chosen for it.
+        """
+        dtype = compute_dtype(self.config.precision, platform)
+        compute = self.config.compute
+        compute = PLAIN if platform is None else compute.on(platform, dtype)
+        teacher = self.teacher and self.teacher[0].clone(dtype=dtype, compute=compute)
+        return Pretrainer.create(
+            self.encoder, self.objectives, dtype, teacher, compute=compute
+        )
 
     def frozen(self) -> dict[str, Any]:
         """Returns the parameters that are used but not trained."""
@@ -235,8 +251,7 @@ class Experiment:
         """Returns the training batches as they are without buckets."""
         data, seed, index = self.config.data, self.config.seed, self.train_index
         static = data.dupe_factor if data.masking == "static" else None
-        lexicon = Lexicon(self.corpus.tokenizer.vocabulary, self.corpus.unigrams_V)
-        return self._source(index, index.order(seed), lexicon, seed, static)
+        return self._source(index, index.order(seed), self.lexicon, seed, static)
 
     def train_source(self) -> BatchSource | BucketedSource:
         """Returns the training batches."""
@@ -430,10 +445,11 @@ def open_corpus(
     return open_corpora(str(data.corpus), opening)
 
 
-def compute_dtype(precision: str) -> Any:
-    """Returns the dtype of the arithmetic."""
+def compute_dtype(precision: str, platform: str | None = None) -> Any:
+    """Returns the dtype of the arithmetic on devices of a platform, or of this one."""
     if precision == "auto":
-        precision = "float32" if jax.default_backend() == "cpu" else "bfloat16"
+        on_cpu = (platform or jax.default_backend()) == "cpu"
+        precision = "float32" if on_cpu else "bfloat16"
     return jnp.dtype(precision)
 
 

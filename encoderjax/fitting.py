@@ -25,9 +25,24 @@ def fitted_encoder(
       corpus: that it reads.
       origin: the model that it starts from, if any.
     """
-    rows = _vocabulary_rows(config, corpus, origin)
+    size = corpus.tokenizer.vocabulary.size
+    encoder = sized_encoder(encoder, config, size, f"corpus {corpus.name}", origin)
+    return _reading(encoder, corpus, settled=config.model)
+
+
+def sized_encoder(
+    encoder: EncoderConfig,
+    config: RunConfig,
+    size: int,
+    whose: str,
+    origin: ModelConfig | None,
+) -> EncoderConfig:
+    """Returns the encoder for a vocabulary of `size`, with a pooler if it is read.
+
+    `whose` vocabulary it is, is said in messages.
+    """
+    rows = _vocabulary_rows(config, size, whose, origin)
     encoder = dataclasses.replace(encoder, vocab_size=rows)
-    encoder = _reading(encoder, corpus, settled=config.model)
     if "pooler" in config.model.changes:
         return encoder
     trained = origin is not None and origin.encoder.pooler
@@ -36,13 +51,12 @@ def fitted_encoder(
 
 
 def _vocabulary_rows(
-    config: RunConfig, corpus: Corpora, origin: ModelConfig | None
+    config: RunConfig, size: int, whose: str, origin: ModelConfig | None
 ) -> int:
     """Returns the rows of the token table: at least the vocabulary of the corpus.
 
     Some tables have more rows than their tokenizer has tokens; those stay.
     """
-    size = corpus.tokenizer.vocabulary.size
     if "vocab_size" not in config.model.changes:
         if origin is None or config.init_vocabulary == "replace":
             return size
@@ -50,8 +64,8 @@ def _vocabulary_rows(
     rows = config.model.changes["vocab_size"]
     if rows < size:
         raise UserError(
-            f"model.vocab_size={rows} is smaller than the vocabulary of corpus "
-            f"{corpus.name}, {size}; set it to {size} or more, or None"
+            f"model.vocab_size={rows} is smaller than the vocabulary of {whose}, "
+            f"{size}; set it to {size} or more, or None"
         )
     return rows
 

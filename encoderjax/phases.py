@@ -30,7 +30,8 @@ from encoderjax.data.pipeline import BatchSource, Used
 from encoderjax.errors import UserError
 from encoderjax.experiment import VALIDATION, Bucket, Experiment
 from encoderjax.interop.huggingface import leaf_shapes
-from encoderjax.models.flops import train_flops_per_row
+from encoderjax.models.flops import TRAINING, encoder_flops
+from encoderjax.objectives.distillation import Distillation
 
 _START = "start"  # the name of what comes before the first phase that is named
 _GROUPS = ("model", "data", "objectives", "optimizer")
@@ -167,15 +168,23 @@ class Stage:
         return self.source.batch_size * flops
 
     def _flops_per_row(self, bucket: Bucket) -> float:
-        experiment, length = self.experiment, bucket.length
-        of = lambda config, slots: train_flops_per_row(config, length, slots)
-        slots = (getattr(o, "max_predictions", None) for o in bucket.objectives)
+        experiment, length, objectives = (
+            self.experiment,
+            bucket.length,
+            bucket.objectives,
+        )
+        slots = (getattr(o, "max_predictions", None) for o in objectives)
         most = max(count or 0 for count in slots)
-        flops = of(experiment.encoder, 0 if experiment.generator else most)
-        if experiment.generator is not None:
-            flops += of(experiment.generator.config, most)
+        taken_over = {name for o in objectives for name in o.takes_over}
+        own = [o for o in objectives if o.name not in taken_over]
+        flops = encoder_flops(experiment.encoder, length)
+        flops += sum(o.flops(experiment.encoder, length, most) for o in own)
+        flops *= TRAINING
         if experiment.teacher is not None:  # runs forward only
-            flops += of(experiment.teacher[0].config, length) / 3
+            teacher = experiment.teacher[0].config
+            flops += encoder_flops(teacher, length)
+            compared = (o for o in own if isinstance(o, Distillation))
+            flops += sum(o.flops(teacher, length, most) for o in compared)
         return flops
 
 

@@ -73,6 +73,7 @@ def shrink(
         buckets=None,
         batch_size=32,
         batch_tokens=None,
+        fill_batch=False,
     )
     c.data.dupe_factor = min(c.data.get("dupe_factor", 10), 10)
     for objective in c.objectives.values():
@@ -82,5 +83,6 @@ def shrink(
         learning_rate=learning_rate, warmup_steps=steps // 10, microbatches=1
     )
     c.mesh = dict(data=-1, fsdp=1, model=1)
+    c.compute = dict(attention="auto", remat="none")
     c.checkpoint = dict(every=steps // 4, keep=2)
     c.eval = dict(every=steps // 4, batches=0)

@@ -11,6 +11,7 @@ if __name__ == "__main__":  # before anything heavy is imported
 import dataclasses
 import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,9 +43,10 @@ from encoderjax.phases import (
     whole_run,
 )
 from encoderjax.training.checkpoint import Checkpoints, saved_steps
-from encoderjax.training.mesh import batch_shards, make_mesh
+from encoderjax.training.mesh import batch_shards, make_mesh, platform_of
 from encoderjax.training.metrics import MetricsWriter, Progress
 from encoderjax.training.optimizer import make_optimizer
+from encoderjax.training.processes import check_shared, in_turns, joined
 from encoderjax.training.remote_workdir import open_workdir, place_of
 from encoderjax.training.step import (
     TrainState,
@@ -55,8 +57,8 @@ from encoderjax.training.step import (
 )
 
 
-def run(config: RunConfig, workdir: Path) -> dict[str, float]:
-    """Trains to the last step; returns the held-out metrics, or {} when stopped."""
+def run(config: RunConfig, workdir: Path) -> dict[str, float] | None:
+    """Trains to the last step; returns the held-out metrics, or None when stopped."""
     speaks = jax.process_index() == 0
     report = print if speaks else lambda text: None
 
@@ -64,20 +66,23 @@ def run(config: RunConfig, workdir: Path) -> dict[str, float]:
     mesh = make_mesh(config.mesh)
     for phase in phases_of(config):
         if phase.config.data.batch_size is not None:
-            _check_batch(phase.config, mesh, phase.config.data.batch_size)
+            check_batch(phase.config, mesh, phase.config.data.batch_size)
     origin, start = _origin(config, workdir)
-    stages = open_stages(config, report, origin)
+    with in_turns():
+        stages = open_stages(config, report, origin)
     experiment = whole_run(config, stages)
     if start is not None:
         corpus = experiment.corpus
         start.check(experiment.encoder, corpus.tokenizer, corpus.name)
     for stage in stages:
-        _check_batch(stage.experiment.config, mesh, stage.experiment.batch_size)
+        check_batch(stage.experiment.config, mesh, stage.experiment.batch_size)
 
+    if place_of(workdir) is None:
+        check_shared(workdir, "--workdir")
     with jax.set_mesh(mesh):
         # ---- model, optimiser, state ----
         frozen, rows = experiment.frozen(), stages[0].experiment.batch_size
-        pretrainer = experiment.pretrainer()
+        pretrainer = experiment.pretrainer(platform_of(mesh))
         optimizer, _ = make_optimizer(config.optimizer, config.steps)
         shapes, shardings = abstract_state(
             pretrainer, optimizer, mesh, rows=rows, frozen=frozen
@@ -110,27 +115,26 @@ def run(config: RunConfig, workdir: Path) -> dict[str, float]:
         # ---- the loop ----
         loop = Loop(
             run=experiment,
-            programs=tuple(_program(stage, mesh, shardings) for stage in stages),
+            programs=tuple(program_of(stage, mesh, shardings) for stage in stages),
             mesh=mesh,
             checkpoints=checkpoints,
             writer=MetricsWriter(workdir, first) if speaks else None,
             progress=Progress(config.steps, first, speaks),
         )
         try:
-            metrics, stopped_at = loop.steps(state, first)
-            table = loop.before_and_after()
+            with loop:
+                metrics, stopped_at = loop.steps(state, first)
+                table = loop.before_and_after()
         except OSError as error:
             raise UserError(
                 f"cannot write to {workdir}: {error.strerror}; see to space and "
                 "permissions, then run the same command again"
             ) from error
-        finally:
-            loop.close()
 
     # ---- afterwards ----
     if stopped_at is not None:
         report(f"stopped at step {stopped_at:,} and saved; the same command goes on")
-        return {}
+        return None
     if speaks:
         if table:
             report(table)
@@ -139,10 +143,25 @@ def run(config: RunConfig, workdir: Path) -> dict[str, float]:
     return metrics
 
 
-def _program(stage: Stage, mesh: Mesh, shardings: TrainState) -> Program:
+def first_program(stage: Stage, mesh: Mesh) -> tuple[Program, TrainState]:
+    """Returns the steps of a run that has one stage, and the state that it begins with.
+
+    The parameters are new ones, whatever the run would start from.
+    """
+    experiment = stage.experiment
+    frozen, rows = experiment.frozen(), experiment.batch_size
+    pretrainer = experiment.pretrainer(platform_of(mesh))
+    optimizer, _ = make_optimizer(experiment.config.optimizer, stage.phase.last)
+    _, shardings = abstract_state(pretrainer, optimizer, mesh, rows=rows, frozen=frozen)
+    seed = experiment.config.seed
+    state = init_state(pretrainer, optimizer, shardings, seed, rows=rows, frozen=frozen)
+    return program_of(stage, mesh, shardings), state
+
+
+def program_of(stage: Stage, mesh: Mesh, shardings: TrainState) -> Program:
     """Returns a stage with its steps, which are compiled when they are first run."""
     config, phase = stage.experiment.config, stage.phase
-    pretrainer = stage.experiment.pretrainer()
+    pretrainer = stage.experiment.pretrainer(platform_of(mesh))
     optimizer, schedule = make_optimizer(
         config.optimizer, phase.config.steps, phase.schedule_first
     )
@@ -176,11 +195,11 @@ def _with_unsaved(
     return dataclasses.replace(state, carry=carry, frozen=frozen)
 
 
-def _check_batch(config: RunConfig, mesh: Mesh, batch_size: int) -> None:
+def check_batch(config: RunConfig, mesh: Mesh, batch_size: int) -> None:
     """Refuses a batch that cannot be split evenly, before anything is made."""
     shards, parts = batch_shards(mesh), config.optimizer.microbatches
     least = shards * parts
-    if batch_size % least == 0:
+    if batch_size % least == 0 or config.data.fill_batch:
         return
     near = max(least, round(batch_size / least) * least)
     tokens = config.data.batch_tokens
@@ -191,7 +210,8 @@ def _check_batch(config: RunConfig, mesh: Mesh, batch_size: int) -> None:
     )
     raise UserError(
         f"{given} is not divisible by {shards} devices (mesh data x fsdp) x {parts} "
-        f"optimizer.microbatches; the nearest that is: data.batch_size={near}"
+        f"optimizer.microbatches; the nearest that is: data.batch_size={near}; or set "
+        "data.fill_batch=True, for rows that count for nothing beside these"
     )
 
 
@@ -249,14 +269,15 @@ def _opening_lines(
     model = config.model
     size = model.size or f"{encoder.num_layers}x{encoder.width}"
     axes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items() if size > 1)
-    device = jax.devices()[0]
+    device, processes = jax.devices()[0], jax.process_count()
     names = [objective.name for objective in experiment.objectives]
     lines = [
         f"model    {model.family} {size}, {int(count):,} parameters, vocabulary "
         f"{encoder.vocab_size:,}; objectives {', '.join(names)}",
         *(line for stage in stages for line in _stage_lines(stage)),
         f"devices  {jax.device_count()} {device.device_kind} ({axes or 'one'}), "
-        f"{experiment.pretrainer().model.dtype}",
+        + f"{processes} processes, " * (processes > 1)
+        + f"{experiment.pretrainer().model.dtype}",
         f"workdir  {place_of(workdir) or workdir}",
     ]
     if first:
@@ -303,14 +324,33 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "--config.data.corpus=my_corpus --workdir=runs/mine",
             "python -m encoderjax.train --config=configs/roberta_base.py "
             "--config.data.corpus=corpora/web:0.7,corpora/books:0.3",
+            "launch/local_processes.sh 2 --config=configs/bert_tiny.py",
+        ),
+        notes=(
+            "Several processes train together where the environment says so: on a TPU "
+            "pod or GKE, under srun, or with JAX_COORDINATOR_ADDRESS, "
+            "JAX_NUM_PROCESSES and JAX_PROCESS_ID (launch/README.md).",
+            "Compiled programs are kept under ENCODERJAX_CACHE (~/.cache/encoderjax), "
+            "or in JAX_COMPILATION_CACHE_DIR; empty, it keeps none.",
         ),
     )
     add_config_flag(parser)
     parser.add_argument(
         "--workdir", help="a folder, or gs://...; default: runs/<name of the config>"
     )
-    flags, config = parse_with_config(parser, arguments)
-    run(config, open_workdir(flags.workdir or f"runs/{config_name(flags.config)}"))
+    parser.add_argument(
+        "--stopped_code",
+        type=int,
+        default=0,
+        help="exit code of a run that was told to stop (SIGTERM, Ctrl-C) and has "
+        "saved, for launchers that start it again; default: 0",
+    )
+    with joined():
+        flags, config = parse_with_config(parser, arguments)
+        workdir = open_workdir(flags.workdir or f"runs/{config_name(flags.config)}")
+        metrics = run(config, workdir)
+    if metrics is None:
+        sys.exit(flags.stopped_code)
 
 
 if __name__ == "__main__":

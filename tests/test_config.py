@@ -55,6 +55,13 @@ def test_an_objective_can_be_switched_off():
     assert [o.name for o in parse("--config.objectives.nsp=None").objectives] == ["mlm"]
 
 
+def test_a_kernel_that_cannot_compute_the_model_is_refused_at_once():
+    with pytest.raises(UserError, match=r"but model.attention_dropout_rate=0.1; set"):
+        load_config("configs/bert_base.py", {"compute.attention": "splash"})
+    config = load_config("configs/modernbert_base.py", {"compute.attention": "splash"})
+    assert RunConfig.from_dict(config.to_dict()).compute == config.compute
+
+
 def test_batch_tokens_take_the_place_of_batch_size():
     data = parse(
         "--config.data.batch_size=None", "--config.data.batch_tokens=4096"
@@ -94,6 +101,7 @@ def test_batch_tokens_take_the_place_of_batch_size():
         ("model.dropout_rate=1.0", r"model.dropout_rate=1.0 must be in"),
         ("objectives.mlm=None", None),
         ("mesh.data=-2", r"mesh.data=-2"),
+        ("compute.remat=all", r"compute.remat='all' must be one of"),
         ("seed=-1", r"seed=-1"),
         (
             "optimizer.groups={'generator':{'lr':1}}",

@@ -9,7 +9,16 @@ import pytest
 
 PACKAGE = Path("encoderjax")
 # Left never imports right. `data` and `models` stand side by side.
-LAYERS = ("errors", "command", "version", "fields", "recipes", "data", "models")
+LAYERS = (
+    "errors",
+    "caching",
+    "command",
+    "version",
+    "fields",
+    "recipes",
+    "data",
+    "models",
+)
 LAYERS += ("objectives", "training", "interop", "tasks", "config", "fitting")
 LAYERS += ("experiment", "phases")
 
@@ -69,7 +78,7 @@ def test_the_commands_need_neither_torch_nor_tensorflow():
         "import sys\n"
         "import encoderjax.train, encoderjax.export, encoderjax.prepare\n"
         "import encoderjax.preview, encoderjax.evaluate, encoderjax.fill_mask\n"
-        "import encoderjax.benchmark\n"
+        "import encoderjax.benchmark, encoderjax.compile_check\n"
         "heavy = {'torch', 'transformers', 'datasets', 'tensorflow'}\n"
         "found = heavy & set(sys.modules)\n"
         "assert not found, found\n"

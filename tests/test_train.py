@@ -24,6 +24,7 @@ from tests.small_runs import (
     metrics,
     small_config,
     start_training,
+    wait_for_step,
 )
 
 
@@ -33,14 +34,6 @@ def whole(corpus, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("whole")
     output, _ = finish(start_training(workdir, corpus.folder))
     return workdir, output
-
-
-def wait_for_step(workdir, step, process):
-    deadline = time.monotonic() + 120
-    while max(metrics(workdir), default=0) < step:
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def wait_for_checkpoint(workdir, step):
@@ -134,6 +127,17 @@ def short(corpus, tmp_path_factory):
     return workdir
 
 
+def test_rows_that_fill_up_a_batch_count_for_nothing(short, corpus, tmp_path):
+    changes = {"steps": 2, "optimizer__warmup_steps": 1, "optimizer__microbatches": 3}
+    with pytest.raises(UserError, match=r"data.batch_size=16 is not divisible by"):
+        small_config(corpus.folder, **changes)
+    # On eight devices and in three parts they are 24, of which 16 are the same.
+    filled = small_config(corpus.folder, data__fill_batch=True, **changes)
+    run(filled, tmp_path)
+    for ours, theirs in zip(curve(tmp_path), curve(short), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
@@ -161,11 +165,12 @@ def test_a_checkpoint_of_another_tokenizer_or_corpus_is_refused(short, tmp_path)
 
 
 def test_what_may_change_does(short, corpus, tmp_path):
-    """More steps, another mesh, microbatches, logging; and a corpus that moved."""
+    """More steps, mesh, microbatches, logging, remat; and a corpus that moved."""
     workdir, moved = tmp_path / "run", tmp_path / "moved"
     shutil.copytree(short, workdir)
     shutil.copytree(corpus.folder, moved)
     changes = dict(mesh__data=4, mesh__fsdp=2, optimizer__microbatches=2, log_every=2)
+    changes |= dict(compute__remat="blocks")
     config = small_config(moved, steps=4, optimizer__warmup_steps=1, **changes)
     run(config, workdir)
     assert list(metrics(workdir)) == [1, 2, 4]

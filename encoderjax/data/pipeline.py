@@ -82,6 +82,9 @@ class DataConfig:
         Steps have equally many rows, and each bucket as many of them as it has rows.
       batch_size: rows of a step over all devices, or
       batch_tokens: real tokens of a step, from which the number of rows follows.
+      fill_batch: whether a step with more room than rows, because devices and
+        microbatches cannot share those evenly, is filled up with rows that count for
+        nothing; else it is refused.
       short_rate: share of documents (`segment_halves`: of rows) that are cut shorter.
         None = 0.1 for `segment_pair` (BERT), 0.05 for `segment_halves` (ELECTRA), else
         0.
@@ -116,6 +119,7 @@ class DataConfig:
     buckets: tuple[int, ...] | None = None
     batch_size: int | None = None
     batch_tokens: int | None = None
+    fill_batch: bool = False
     short_rate: float | None = None
     separators: Separators | None = None
     long_sentences: LongSentences = "cut"
@@ -181,6 +185,12 @@ class DataConfig:
                 f"data.batch_tokens={self.batch_tokens} cannot be with data.form="
                 f"{self.form!r}, whose rows depend on their number in a batch; give "
                 "data.batch_size"
+            )
+        if self.fill_batch:
+            raise UserError(
+                f"data.fill_batch=True cannot be with data.form={self.form!r}, whose "
+                "rows go on from step to step; give a data.batch_size that the devices "
+                "can share"
             )
         if self.bidirectional and self.batch_size % 2:
             raise UserError(
@@ -327,9 +337,14 @@ class BatchSource:
     def places(
         self, step: int, rows: slice | np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns epoch and row number of the given rows of step `step`."""
-        places_B = np.arange(self.batch_size, dtype=np.int64)[rows]
-        return self.order.at(places_B + self._begin(step))
+        """Returns epoch and row number of the given rows of step `step`.
+
+        Rows from the size of the batch on are fillers, with the number -1.
+        """
+        if isinstance(rows, slice):
+            rows = np.arange(self.batch_size)[rows]
+        epochs_B, rows_B = self.order.at(self._begin(step) + rows.astype(np.int64))
+        return epochs_B, np.where(rows < self.batch_size, rows_B, -1)
 
     def batch(self, step: int, rows: slice | np.ndarray = slice(None)) -> Batch:
         """Returns the given rows of the global batch of `step`."""

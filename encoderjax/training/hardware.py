@@ -25,6 +25,26 @@ _PEAKS = {
 }
 
 
+# GPUs that a run can be estimated for: how their kind is called, and their memory.
+GPUS = {"a100": ("NVIDIA A100", 80 * 2**30), "h100": ("NVIDIA H100", 80 * 2**30)}
+
+# Published bytes/s that a device can send to others of its pod or machine.
+_LINKS = {
+    "TPU v4": 300e9,
+    "TPU v5 lite": 200e9,
+    "TPU v5": 600e9,
+    "TPU v6 lite": 448e9,
+    "TPU7x": 1200e9,
+    "A100": 600e9,
+    "H100": 900e9,
+}
+
+
+def published_link(device_kind: str) -> float | None:
+    """Returns the bytes/s that a device of a kind can send, or None where unknown."""
+    return next((speed for kind, speed in _LINKS.items() if kind in device_kind), None)
+
+
 def peak_flops() -> float | None:
     """Returns the FLOP/s of all devices together, or None where unknown.
 
@@ -34,10 +54,13 @@ def peak_flops() -> float | None:
     device = jax.devices()[0]
     if device.platform == "cpu":
         return _measured_peak() * jax.process_count()
-    for kind, peak in _PEAKS.items():
-        if kind in device.device_kind:
-            return peak * jax.device_count()
-    return None
+    peak = published_peak(device.device_kind)
+    return None if peak is None else peak * jax.device_count()
+
+
+def published_peak(device_kind: str) -> float | None:
+    """Returns the FLOP/s of one device of a kind, or None where unknown."""
+    return next((peak for kind, peak in _PEAKS.items() if kind in device_kind), None)
 
 
 def _measured_peak(size: int = 1024, repeats: int = 6) -> float:

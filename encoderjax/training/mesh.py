@@ -43,25 +43,41 @@ class MeshConfig:
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     """Returns the mesh over the given devices, by default all there are."""
     devices = jax.devices() if devices is None else devices
+    shape = tuple(sizes_of(config, len(devices)).values())
+    # Auto axes: the compiler spreads shardings from the ones that are stated.
+    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
+
+
+def sizes_of(config: MeshConfig, devices: int) -> dict[str, int]:
+    """Returns how many of the devices lie along each axis."""
     sizes = {axis: getattr(config, axis) for axis in AXES}
     given = math.prod(size for size in sizes.values() if size != -1)
     wildcard = next((axis for axis, size in sizes.items() if size == -1), None)
     if wildcard is not None:
-        sizes[wildcard] = max(1, len(devices) // given)
-    if math.prod(sizes.values()) != len(devices):
+        sizes[wildcard] = max(1, devices // given)
+    if math.prod(sizes.values()) != devices:
         wanted = ", ".join(f"mesh.{axis}={getattr(config, axis)}" for axis in AXES)
         raise UserError(
             f"{wanted} needs a multiple of {given} devices, but there are "
-            f"{len(devices)}; set one axis to -1 to use what is there"
+            f"{devices}; set one axis to -1 to use what is there"
         )
-    shape = tuple(sizes[axis] for axis in AXES)
-    # Auto axes: the compiler spreads shardings from the ones that are stated.
-    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
+    return sizes
+
+
+def platform_of(mesh: Mesh) -> str:
+    """Returns the kind of the devices: `cpu`, `gpu` or `tpu`."""
+    return mesh.devices.flat[0].platform
 
 
 def batch_shards(mesh: Mesh) -> int:
     """Returns into how many parts the batch is split."""
     return mesh.shape["data"] * mesh.shape["fsdp"]
+
+
+def filled_rows(batch_size: int, mesh: Mesh, microbatches: int) -> int:
+    """Returns how many rows devices and microbatches share: at least `batch_size`."""
+    least = batch_shards(mesh) * microbatches
+    return -(-batch_size // least) * least
 
 
 # Every parameter matches exactly one row. The axes are those of the trailing

@@ -56,10 +56,13 @@ def abstract_state(
       frozen: parameters that are used but not trained, or their shapes.
     """
     shapes = jax.eval_shape(
-        lambda key, frozen: _new_state(
-            pretrainer.init(key), optimizer, pretrainer.init_carry(rows), frozen
+        lambda frozen: _new_state(
+            # A key within: the mesh may be of devices that are not there.
+            pretrainer.init(jax.random.key(0)),
+            optimizer,
+            pretrainer.init_carry(rows),
+            frozen,
         ),
-        jax.random.key(0),
         frozen or {},
     )
     by_row = NamedSharding(mesh, BATCH_SPEC)

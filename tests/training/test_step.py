@@ -12,6 +12,7 @@ from encoderjax.interop.loading import load_model
 from encoderjax.models.families import preset
 from encoderjax.objectives import MaskedLM, NextSentence
 from encoderjax.objectives.pretrainer import Pretrainer
+from encoderjax.training.hlo import Program, global_arrays
 from encoderjax.training.mesh import BatchPlacement, MeshConfig, make_mesh
 from encoderjax.training.optimizer import OptimizerConfig, make_optimizer
 from encoderjax.training.step import (
@@ -23,7 +24,7 @@ from encoderjax.training.step import (
 from tests.torch_models import random_bert, save_folder
 from tests.training_batches import random_pretraining_batch
 
-ENCODER = dataclasses.replace(preset("bert", "tiny"), vocab_size=120)
+ENCODER = dataclasses.replace(preset("bert", "tiny"), vocab_size=120, num_heads=8)
 OBJECTIVES = (MaskedLM(max_predictions=6), NextSentence())
 ONE = MeshConfig(data=1)
 
@@ -89,11 +90,13 @@ def reference():
     ("mesh", "microbatches"),
     [
         (MeshConfig(data=8), 1),
+        (MeshConfig(data=1, fsdp=8), 1),
+        (MeshConfig(data=1, model=8), 1),
         (MeshConfig(data=2, fsdp=2, model=2), 1),
         (MeshConfig(data=1, fsdp=4), 4),
         (ONE, 4),
     ],
-    ids=["data8", "2x2x2", "fsdp4_accumulated", "accumulated"],
+    ids=["data8", "fsdp8", "model8", "2x2x2", "fsdp4_accumulated", "accumulated"],
 )
 def test_loss_and_gradient_do_not_depend_on_devices_and_microbatches(
     reference, mesh, microbatches
@@ -180,8 +183,11 @@ def test_dropout_changes_with_the_step_and_is_off_in_evaluation():
     assert first[0]["mlm_loss"] / first[1]["mlm_loss"] != history[0]["mlm_loss"]
 
 
-def test_no_dropout_mask_of_the_batch_is_held_in_memory():
-    """Neither of the global batch nor, between forward and backward, of a device."""
+def test_nothing_of_the_global_batch_is_held_in_memory():
+    """No states, no scores and no dropout mask; nor a device's mask for the gradients.
+
+    Of what devices exchange all are sums: nothing is gathered.
+    """
     rows, length = 32, 40
     batch = random_pretraining_batch(rows=rows, length=length, slots=6, vocab_size=120)
     mesh = make_mesh(MeshConfig(data=8))
@@ -203,12 +209,16 @@ def test_no_dropout_mask_of_the_batch_is_held_in_memory():
     width, heads, layers = ENCODER.width, ENCODER.num_heads, ENCODER.num_layers
     for shape in ((length, width), (heads, length, length)):
         tail = ",".join(map(str, shape))
-        assert f"[{rows},{tail}]" not in program
         kept = re.findall(
             rf"(?:pred|u32|u8|s8)\[{layers},{rows // 8},{tail}\]", program
         )
         assert not kept
-    assert f"[{rows // 8},{length},{width}]" in program  # the search finds shapes
+    read, sizes = Program(program), {length, 6}
+    assert not global_arrays(read, {rows}, sizes)
+    # The search finds arrays: those of a device have an eighth of the rows.
+    of_device = global_arrays(read, {rows // 8}, sizes)
+    assert f"f32[{rows // 8},{length},{width}]" in of_device
+    assert {c.kind for c in read.collectives(mesh.shape)} == {"all-reduce"}
 
 
 def torch_step(model, optimizer, batch):
