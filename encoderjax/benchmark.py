@@ -152,7 +152,8 @@ def table(result: dict[str, Any]) -> str:
     for name, value in result["figures"].items():
         ending, factor, unit = next(u for u in _UNITS if name.endswith(u[0]))
         label = name.removesuffix(ending).rstrip("_").replace("_", " ") or "ours"
-        lines.append(f"{label:32} {value * factor:10.2f} {unit}")
+        digits = 2 if value * factor >= 1 else 4
+        lines.append(f"{label:32} {value * factor:10.{digits}f} {unit}")
     return "\n".join(lines)
 
 
