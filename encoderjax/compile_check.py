@@ -8,7 +8,6 @@ import os
 if __name__ == "__main__":  # before jax is imported; devices here are not used
     os.environ["JAX_PLATFORMS"] = "cpu"
 
-import dataclasses
 import itertools
 import json
 from collections.abc import Callable, Sequence
@@ -20,18 +19,13 @@ from encoderjax.command import Parser, run_command
 from encoderjax.compiling import Builder, Compiled
 from encoderjax.config import RunConfig, add_config_flag, parse_with_config
 from encoderjax.errors import UserError
-from encoderjax.estimate import abstract_builder, by_formula
+from encoderjax.estimate import by_formula
 from encoderjax.outline import outline_stages
 from encoderjax.phases import Stage
+from encoderjax.pod import Pod
 from encoderjax.suggestions import Fitting, largest_stages, program_key, spelled
-from encoderjax.training.hardware import GPUS, published_link, published_peak
-from encoderjax.training.mesh import batch_shards, make_mesh
-from encoderjax.training.topology import (
-    KNOWN,
-    available_memory,
-    chips_of,
-    topology_devices,
-)
+from encoderjax.training.mesh import batch_shards
+from encoderjax.training.topology import KNOWN
 
 Report = Callable[[str], None]
 
@@ -43,6 +37,7 @@ def run(
     utilization: float = 0.4,
     teacher: str | None = None,
     suggest: bool = True,
+    quick: bool = False,
     report: Report = print,
 ) -> dict[str, Any]:
     """Compiles every phase of a run for a pod.
@@ -53,6 +48,7 @@ def run(
       utilization: the share of the chips' peak at which times are given.
       teacher: FAMILY:SIZE, in place of a folder that is not here.
       suggest: whether to look for settings that fit where these do not.
+      quick: whether to compile with little optimisation.
       report: takes a line for what had to be assumed.
 
     Returns what was found: the pod, and for each phase its size, memory, collectives
@@ -60,28 +56,24 @@ def run(
     """
     if not 0 < utilization <= 1:
         raise UserError(f"--utilization={utilization} must be above 0 and at most 1")
-    target = _Target.of(topology)
+    pod = Pod.of(topology, quick=quick)
     stages = outline_stages(config, teacher=teacher, report=report)
-    if target.devices:
-        builder = Builder.of(stages, make_mesh(config.mesh, target.devices))
-        of = builder.compiled
-    else:
-        builder = abstract_builder(stages, target.chips)
-        of = lambda stage: by_formula(builder, stage, target.available)
-    found = {key: of(stage) for key, stage in largest_stages(stages)}
+    builder = pod.builder(stages)
+    found = {key: pod.step(builder, stage) for key, stage in largest_stages(stages)}
     phases = [
         _size(stage, builder)
-        | _program(found[program_key(stage)], target)
-        | {"formula_bytes": by_formula(builder, stage, target.available).total}
-        | _times(stage, utilization * target.peak)
+        | _program(found[program_key(stage)], pod)
+        | {"formula_bytes": by_formula(builder, stage, pod.available).total}
+        | _times(stage, utilization * pod.peak)
         for stage in stages
     ]
     result = {
         "topology": topology,
-        "by_formula": not target.devices,
-        "chips": target.chips,
-        "device": target.device,
-        "available_bytes": target.available,
+        "by_formula": not pod.devices,
+        "quick": quick,
+        "chips": pod.chips,
+        "device": pod.device,
+        "available_bytes": pod.available,
         "utilization": utilization,
         "mesh": dict(builder.mesh.shape),
         "attention": config.compute.attention,
@@ -91,47 +83,9 @@ def run(
         "hours": sum(phase["hours"] for phase in phases),
         "phases": phases,
     }
-    if not result["fits"] and suggest and target.devices:
-        fitting = Fitting(config, target.devices, target.available, teacher, report)
-        result["suggestion"] = fitting.suggestion()
+    if not result["fits"] and suggest:
+        result["suggestion"] = Fitting(config, pod, teacher, report).suggestion()
     return result
-
-
-@dataclasses.dataclass(frozen=True)
-class _Target:
-    """The devices that a program is for.
-
-    Attributes:
-      device: their kind.
-      available: bytes of one of them.
-      peak: FLOP/s of all together.
-      link: bytes/s that one can send.
-      devices: none where there is no compiler for them here.
-    """
-
-    device: str
-    chips: int
-    available: int
-    peak: float
-    link: float
-    devices: list[Any]
-
-    @classmethod
-    def of(cls, topology: str) -> "_Target":
-        kind, _, count = topology.partition(":")
-        devices: list[Any] = []
-        if kind in GPUS:
-            if not (count.isdigit() and int(count)):
-                raise UserError(f"--topology={topology} must be {kind}:NUMBER")
-            device, available = GPUS[kind]
-        else:
-            devices = topology_devices(topology)
-            device, available = devices[0].device_kind, available_memory(devices[0])
-        peak, link = published_peak(device), published_link(device)
-        if peak is None or link is None:
-            raise UserError(f"--topology={topology}: no published speed of {device}")
-        chips = chips_of(topology)
-        return cls(device, chips, available, peak * chips, link, devices)
 
 
 def _size(stage: Stage, builder: Builder) -> dict[str, Any]:
@@ -148,7 +102,7 @@ def _size(stage: Stage, builder: Builder) -> dict[str, Any]:
     }
 
 
-def _program(found: Compiled, target: _Target) -> dict[str, Any]:
+def _program(found: Compiled, pod: Pod) -> dict[str, Any]:
     """Returns what its program takes."""
     exchanged = sum(collective.bytes for collective in found.collectives)
     return {
@@ -157,7 +111,7 @@ def _program(found: Compiled, target: _Target) -> dict[str, Any]:
         "memory": dict(found.memory),
         "collectives": _by_kind(found),
         # A sum passes twice: to whoever adds, and back.
-        "exchange_seconds": 2 * exchanged / target.link,
+        "exchange_seconds": 2 * exchanged / pod.link,
         "activation_gathers": [
             {"array": str(c.arrays[0]), "count": c.times, "source": c.source}
             for c in found.gathered
@@ -305,6 +259,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         action="store_true",
         help="do not look for settings that fit",
     )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="compile with little optimisation: several times as fast",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     flags, config = parse_with_config(parser, arguments)
     result = run(
@@ -313,6 +272,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         utilization=flags.utilization,
         teacher=flags.teacher,
         suggest=not flags.no_suggestion,
+        quick=flags.quick,
         report=(lambda line: None) if flags.json else print,
     )
     print(json.dumps(result) if flags.json else table(result))

@@ -29,6 +29,8 @@ PyTree = Any
 
 # All-gathers below this, together, are of scores and the like: a few numbers a row.
 _NOTABLE = 2**20
+# For the compiler of TPUs: from -1 to 1.
+_QUICK: dict[str, Any] = {"exec_time_optimization_effort": -1.0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,8 +126,13 @@ class Builder:
         """Returns the rows that devices share in a step, with those that fill up."""
         return filled_rows(stage.experiment.batch_size, self.mesh, _parts(stage))
 
-    def compiled(self, stage: Stage) -> Compiled:
-        """Compiles the step of a phase."""
+    def compiled(self, stage: Stage, *, quick: bool = False) -> Compiled:
+        """Compiles the step of a phase.
+
+        Args:
+          stage: the phase.
+          quick: whether to spend little on making the program fast.
+        """
         assert isinstance(stage.experiment, Outline)
         by_row = NamedSharding(self.mesh, BATCH_SPEC)
         shapes = stage.experiment.batch_shapes(self.rows(stage))
@@ -137,7 +144,7 @@ class Builder:
         with jax.set_mesh(self.mesh), _not_kept():
             step = program_of(stage, self.mesh, self.shardings).train_step
             try:
-                compiled = step.lower(state, batch).compile()
+                compiled = step.lower(state, batch).compile(_QUICK if quick else None)
             except jax.errors.JaxRuntimeError as error:
                 seconds = time.perf_counter() - start
                 return Compiled(exceeded(error)[0], memory, seconds=seconds)

@@ -5,12 +5,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from encoderjax.compiling import Builder
 from encoderjax.config import RunConfig
 from encoderjax.errors import UserError
 from encoderjax.outline import outline_stages
 from encoderjax.phases import Stage
-from encoderjax.training.mesh import make_mesh
+from encoderjax.pod import Pod
 
 Report = Callable[[str], None]
 Changes = dict[str, Any]  # fields of a run, such as compute.remat
@@ -35,20 +34,15 @@ def largest_stages(stages: Sequence[Stage]) -> Iterator[tuple[tuple, Stage]]:
 
 @dataclasses.dataclass(frozen=True)
 class Fitting:
-    """A run that is to be fitted to devices.
-
-    Attributes:
-      available: bytes of a device.
-    """
+    """A run that is to be fitted to a pod."""
 
     config: RunConfig
-    devices: list[Any]
-    available: int
+    pod: Pod
     teacher: str | None
     report: Report
 
     def suggestion(self) -> Changes | None:
-        """Returns the first settings that were compiled and fit; None if none do.
+        """Returns the first settings that were tried and fit; None if none do.
 
         Those that cost the least time come first.
         """
@@ -68,7 +62,7 @@ class Fitting:
         """Yields ways to split the state, beginning with that of the run."""
         yield {}
         size = 2
-        while size <= len(self.devices):
+        while size <= self.pod.chips:
             yield {"mesh.data": -1, "mesh.fsdp": size, "mesh.model": 1}
             size *= 2
         for model in (2, 4, 8):
@@ -76,14 +70,16 @@ class Fitting:
 
     def _in_parts(self, changes: Changes) -> Changes | None:
         """Returns the changes with as many microbatches as make them fit, if any do."""
-        parts = self.config.optimizer.microbatches
+        parts, before = self.config.optimizer.microbatches, math.inf
         while True:
             tried = changes | {"optimizer.microbatches": parts}
             share = self._share(tried)
             if share <= 1:
                 return tried
-            if math.isinf(share):
+            if math.isinf(share) or share >= before:  # it is not the activations
                 return None
+            # From one to two there are gradients to add up: twice as many of them.
+            before = share if parts > 1 else math.inf
             # Twice as many save half of the memory at best: fewer would not do.
             parts *= 2 ** math.ceil(math.log2(share))
 
@@ -93,20 +89,19 @@ class Fitting:
         Infinite where that cannot be helped by microbatches: rows, heads or tables
         that cannot be split so, or a state that is too large by itself.
         """
-        config = changed(self.config, changes)
+        config, pod = changed(self.config, changes), self.pod
         try:
-            mesh = make_mesh(config.mesh, self.devices)
             stages = outline_stages(
                 config, teacher=self.teacher, report=lambda line: None
             )
-            builder = Builder.of(stages, mesh)
+            builder = pod.builder(stages)
         except UserError:
             return math.inf
-        if sum(builder.state_bytes().values()) >= self.available:
+        if sum(builder.state_bytes().values()) >= pod.available:
             return math.inf
         self.report("trying   " + spelled(changes))
-        compiled = (builder.compiled(stage) for _, stage in largest_stages(stages))
-        return max(found.total / self.available for found in compiled)
+        found = (pod.step(builder, stage) for _, stage in largest_stages(stages))
+        return max(step.total / pod.available for step in found)
 
 
 def changed(config: RunConfig, changes: Changes) -> RunConfig:

@@ -1,7 +1,9 @@
 """Compiling for a pod that is not there."""
 
+import dataclasses
 import itertools
 import json
+import math
 
 import pytest
 
@@ -10,13 +12,19 @@ from encoderjax.compiling import Builder
 from encoderjax.config import load_config
 from encoderjax.errors import UserError
 from encoderjax.outline import outline_stages
+from encoderjax.pod import Pod
 from encoderjax.suggestions import Fitting, changed, spelled
 from encoderjax.training.mesh import MeshConfig, make_mesh
-from encoderjax.training.topology import topology_devices
 
 SILENT = lambda line: None
 TINY = "--config=configs/bert_base.py:tiny"
-SHORT = ("--config.phases={}", "--config.model.num_layers=6")  # a loop of layers
+SHORT = (
+    "--config.phases={}",
+    "--config.steps=400",
+    "--config.model.num_layers=6",  # a loop of layers
+    "--config.data.batch_size=32",
+    "--config.data.length=64",
+)
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +33,7 @@ def shelf():
 
 
 def test_a_recipe_is_compiled_and_described(shelf, capsys):
-    compile_check.main([TINY, "--topology=v5e:2x2", "--json", *SHORT])
+    compile_check.main([TINY, "--topology=v5e:2x2", "--json", "--quick", *SHORT])
     result = json.loads(capsys.readouterr().out)
     (phase,) = result["phases"]
     assert result["fits"]
@@ -58,32 +66,59 @@ SMALLEST = {
     "model.num_layers": 1,
     "objectives.nsp": None,
     "data.length": 32,
-    "compute.remat": "blocks",
 }
 
 
-def test_what_does_not_fit_ends_with_a_code(shelf, capsys):
-    large = SMALLEST | {"model.vocab_size": 2**26}  # 34 GB of weights on each chip
+def test_what_does_not_fit_ends_with_a_code_and_what_does(shelf, capsys):
+    """A table of 6 GiB, whole on each chip unless `model` splits it."""
+    large = SMALLEST | {"model.vocab_size": 3 * 2**22, "compute.remat": "blocks"}
+    large |= {"data.batch_size": 8}
     flags = [f"--config.{field}={value}" for field, value in large.items()]
     with pytest.raises(SystemExit) as stopped:
-        compile_check.main([TINY, "--topology=v5e:2x2", "--no_suggestion", *flags])
+        compile_check.main([TINY, "--topology=v5e:2x2", "--quick", *flags])
     assert stopped.value.code == 1
-    assert "GiB  of 15.75 GiB: DOES NOT FIT" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "GiB  of 15.75 GiB: DOES NOT FIT" in text
+    *lines, last = text.splitlines()
+    (*_, tried) = (line for line in lines if line.startswith("trying "))
+    assert tried.split()[1:] == last.removeprefix("this fits: ").split()
+    assert "--config.mesh.model=2" in last
 
 
-def test_what_is_suggested_was_compiled_and_fits(shelf):
-    config = load_config("configs/bert_base.py:tiny", SMALLEST)
-    config = changed(config, {"data.batch_size": 1024})
-    devices = topology_devices("v5e:2x2")
+LAYERS = {"model.num_layers": 12, "data.batch_size": 1024}  # activations are the most
+TABLE = {"model.vocab_size": 2**18, "data.batch_size": 8}  # the state is
+SPLIT = {"mesh.data": -1, "mesh.fsdp": 2, "mesh.model": 1}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (LAYERS, {"compute.remat": "dots"}),
+        (LAYERS, {"compute.remat": "blocks"}),
+        (LAYERS, {"compute.remat": "blocks", "optimizer.microbatches": 2}),
+        (LAYERS, {"compute.remat": "blocks", "optimizer.microbatches": 8}),
+        (TABLE, {"compute.remat": "blocks"} | SPLIT | {"optimizer.microbatches": 1}),
+    ],
+)
+def test_what_is_suggested_was_tried_and_fits(given, expected):
+    """In memory that just holds what is expected, whatever the formulas say."""
+    config = load_config("configs/bert_base.py:tiny", SMALLEST | given)
     tried = []
-    # As if a chip had less than the run takes, but more than half of it.
-    room = Fitting(config, devices, 2**40, None, tried.append)
-    whole = room._share({}) * 2**40
-    little = Fitting(config, devices, int(0.8 * whole), None, tried.append)
-    suggestion = little.suggestion()
-    assert suggestion == {"optimizer.microbatches": 2}  # its remat is the most
-    assert spelled(suggestion) in tried[-1]
-    assert little._share(suggestion) <= 1
+    large = Pod("NVIDIA A100", 4, 2**40, 1.0, 1.0)
+    room = math.ceil(
+        1.01 * 2**40 * Fitting(config, large, None, SILENT)._share(expected)
+    )
+    pod = dataclasses.replace(large, available=room)
+    fitting = Fitting(config, pod, None, tried.append)
+    assert fitting.suggestion() == expected
+    assert spelled(expected) in tried[-1]
+    assert fitting._share(expected) <= 1
+
+
+def test_no_suggestion_where_nothing_fits():
+    config = load_config("configs/bert_base.py:tiny", SMALLEST)
+    pod = Pod("NVIDIA A100", 4, 2**20, 1.0, 1.0)
+    assert Fitting(config, pod, None, SILENT).suggestion() is None
 
 
 def test_unknown_topologies_and_settings_are_refused(shelf):
