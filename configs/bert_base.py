@@ -21,7 +21,7 @@ VARIANTS = ("full", "tiny")
 
 
 def get_config(variant: str = "full") -> ml_collections.ConfigDict:
-    """Returns the recipe as published, or the same shrunk to a minute."""
+    """Returns the recipe as published, or the same shrunk to some minutes."""
     c = ml_collections.ConfigDict()
     c.seed, c.steps, c.precision, c.log_every = 0, 1_000_000, "auto", 100
     # google-bert trained with the tanh form of GELU.
@@ -65,6 +65,10 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
         ),
     )
     if variant == "tiny":
-        shrink(c, tokenizer="wordpiece:1000", learning_rate=5e-4)
-        c.phases = dict(long=dict(after=360, data=dict(length=80)))
+        # Which segment follows is learned late, and only from rows as long as these:
+        # held out, 0.705 nats and 51 % at step 375, 0.468 and 77 % at the end.
+        shrink(c, tokenizer="wordpiece:4000", learning_rate=3e-3, steps=1_500)
+        c.data.update(length=128, batch_size=64)
+        c.optimizer.update(b2=0.95, bias_correction=True)
+        c.phases = dict(long=dict(after=1_350, data=dict(length=160)))
     return c.lock()
