@@ -11,8 +11,12 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 if not IS_WORKER:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="encoderjax-")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.5"
-# Programs here run for milliseconds: LLVM's optimisations cost more than they save.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+# Programs here run for milliseconds: LLVM's optimisations cost more than they save, and
+# so does cutting a program in parts for several threads, where two workers compile.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1",
+)
 
 import jax  # noqa: E402
 import pytest  # noqa: E402

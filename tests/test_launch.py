@@ -231,6 +231,7 @@ def test_the_jobset_runs_what_train_takes():
 # ---- the notebook ----
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
     nbclient, nbformat = map(pytest.importorskip, ("nbclient", "nbformat"))
     notebook = nbformat.read(LAUNCH / "colab.ipynb", as_version=4)

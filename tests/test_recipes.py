@@ -237,7 +237,15 @@ def trained(tmp_path_factory):
     return run_once
 
 
-@pytest.mark.parametrize("name", TRAINED)
+# These take half a minute each, and have little that the others have not.
+LONG = ("deberta_base", "deberta_v3_small", "modernbert_base")
+
+
+def each(names):
+    return [pytest.param(n, marks=[pytest.mark.slow] * (n in LONG)) for n in names]
+
+
+@pytest.mark.parametrize("name", each(TRAINED))
 def test_every_way_of_training_resumes_bit_for_bit(name, trained, tmp_path):
     config, workdir = trained(name)
     losses = {
@@ -260,7 +268,7 @@ EXPORTED = {
 }
 
 
-@pytest.mark.parametrize("name", EXPORTED)
+@pytest.mark.parametrize("name", each(EXPORTED))
 def test_transformers_finds_the_same_held_out_losses(name, trained, tmp_path):
     config, workdir = trained(name)
     part, losses = EXPORTED[name]
