@@ -24,6 +24,7 @@ from encoderjax.data.bytelevel import (
     read_bytelevel_json,
     train_bytelevel,
 )
+from encoderjax.data.offsets import Pieces, Splitter, pieces_of_text, pieces_of_words
 from encoderjax.data.tokenizer_families import FAMILIES, ROLES, UNUSED, Family
 from encoderjax.data.tokenizer_json import (
     Scheme,
@@ -111,6 +112,7 @@ class Tokenizer:
         corpus = tokenizers.Tokenizer.from_str(json.dumps(without_specials(document)))
         corpus.encode_special_tokens = True
         found = [token for token in document["added_tokens"] if not token["special"]]
+        self._splitter = Splitter.of(corpus, scheme.family.kind)
         self._cache = WordCache(corpus, scheme, found)
         self.lowercase = scheme.lowercase
         self.sha256 = hashlib.sha256(self._json.encode()).hexdigest()
@@ -124,6 +126,14 @@ class Tokenizer:
         A special token that is spelled out in a text is text like any other.
         """
         return self._cache.encode(texts)
+
+    def encode_with_offsets(self, text: str) -> Pieces:
+        """Returns the ids that `encode` gives, each with its place in the text."""
+        return pieces_of_text(self._splitter, text)
+
+    def encode_words(self, words: Sequence[str]) -> Pieces:
+        """Returns the pieces of the words, joined by spaces, and each one's word."""
+        return pieces_of_words(self._splitter, words)
 
     def encode_with_specials(
         self, text: str, pair: str | None = None
