@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from encoderjax.data import storage
-from encoderjax.data.trouble import Kind, Notes
+from encoderjax.data.trouble import Kind, Notes, Trouble
 from encoderjax.errors import UserError
 
 PREFIX = "tfds:"
@@ -31,7 +31,9 @@ class Split(NamedTuple):
     size: int
 
 
-def find_split(source: str, data_dir: str, features: Sequence[str]) -> Split:
+def find_split(
+    source: str, data_dir: str, features: Sequence[str], setting: str = "--source="
+) -> Split:
     """Returns the split that a source names.
 
     Args:
@@ -40,12 +42,13 @@ def find_split(source: str, data_dir: str, features: Sequence[str]) -> Split:
         none is given.
       data_dir: where to look, instead of TFDS_DATA_DIR.
       features: must be there, and text.
+      setting: what messages call the source by.
     """
     name, _, split = source.removeprefix(PREFIX).partition("@")
     split = split or "train"
-    builder = _builder(source, name, data_dir)
+    where = f"{setting}{source}"
+    builder = _builder(where, name, data_dir)
     info = builder.info
-    where = f"--source={source}"
     if info.file_format.value not in ("array_record", "parquet"):
         raise UserError(
             f"{where}: {builder.data_path} was built as {info.file_format.value}, "
@@ -94,6 +97,32 @@ def read_examples(
             is_sound = not isinstance(example, RuntimeError)
 
 
+def plain_examples(source: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields numbered examples of a source with text, numbers and names of classes."""
+    split = find_split(source, "", (), setting="")
+    features = _from_folder(split.folder).info.features
+    notes = Notes(source, Trouble(), strict=False, unit="example")
+    for number, example in read_examples(split.folder, split.name, notes):
+        yield number, _plain(features, example)
+    if notes.count:
+        raise UserError(f"{source} has damaged examples; copy or build it again")
+
+
+def _plain(feature: Any, value: Any) -> Any:
+    """Returns what a feature holds in Python's own types."""
+    if isinstance(value, dict):  # of lists, where the feature is a list of them
+        inner = getattr(feature, "feature", feature)
+        return {name: _plain(inner[name], part) for name, part in value.items()}
+    if isinstance(value, list) or np.ndim(value):
+        inner = getattr(feature, "feature", feature)
+        return [_plain(inner, part) for part in value]
+    if hasattr(feature, "int2str"):
+        return feature.int2str(int(value)) if int(value) >= 0 else str(value)
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return value.item() if isinstance(value, np.generic | np.ndarray) else value
+
+
 def _sound_example(data: Any, number: int) -> dict[str, Any] | RuntimeError:
     try:
         return data[number]
@@ -130,30 +159,31 @@ def _check_feature(where: str, name: str, features: Any) -> None:
 # ---- finding a data set ----
 
 
-def _builder(source: str, name: str, data_dir: str) -> Any:
+def _builder(where: str, name: str, data_dir: str) -> Any:
     from tensorflow_datasets.core import read_only_builder, registered
 
     if storage.find_file(storage.join(name, "dataset_info.json")):
         return _from_folder(name)
     if not _NAME.fullmatch(name):
         raise UserError(
-            f"--source={source} is not tfds:NAME[/CONFIG][:VERSION][@SPLIT], nor has "
+            f"{where} is not tfds:NAME[/CONFIG][:VERSION][@SPLIT], nor has "
             f"{name or 'it'} a dataset_info.json"
         )
     try:
         return read_only_builder.builder_from_files(name, data_dir=data_dir or None)
     except registered.DatasetNotFoundError as error:
-        raise UserError(_why_not(source, name, data_dir)) from error
+        raise UserError(_why_not(where, name, data_dir)) from error
     except ValueError as error:  # found in several folders
-        raise UserError(f"--source={source}: {' '.join(str(error).split())}") from error
+        raise UserError(f"{where}: {' '.join(str(error).split())}") from error
 
 
-def _why_not(source: str, name: str, data_dir: str) -> str:
+def _why_not(where: str, name: str, data_dir: str) -> str:
     """Returns why a data set was not found, and what to do about it."""
     from tensorflow_datasets.core import constants, registered
 
     folder = data_dir or constants.DATA_DIR
-    there = f"--source={source} is not in {folder} (--tfds_dir or TFDS_DATA_DIR)"
+    flag = "--tfds_dir or " if where.startswith("--") else ""
+    there = f"{where} is not in {folder} ({flag}TFDS_DATA_DIR)"
     bare_name = re.split("[/:]", name)[0]
     try:
         builder = registered_builder(bare_name)

@@ -1,0 +1,1 @@
+"""What encoders are used for: texts to rows, and what is said of them, measured."""

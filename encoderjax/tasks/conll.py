@@ -1,0 +1,85 @@
+"""CoNLL's form: a word a line with its columns, blank lines between sentences."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from encoderjax.errors import UserError
+
+_DOCUMENT = "-DOCSTART-"  # of CoNLL-2003, a line of its own
+_NO_WORD = re.compile(r"\d+[-.]\d+")  # CoNLL-U's several words in one, and omitted ones
+
+
+def sentences(
+    path: str,
+    lines: Iterable[tuple[int, str]],
+    wanted: Mapping[str, str],
+    *,
+    with_ids: bool = False,
+) -> Iterator[tuple[int, dict[str, list[str]]]]:
+    """Yields for each sentence its first line's number and its columns.
+
+    Columns are cut at tabs in a file that has any, else at white space. A line that
+    begins with '#' and has not as many columns as words have is a comment.
+
+    Args:
+      path: for messages.
+      lines: numbered.
+      wanted: role -> number of the column; negative ones count from the last.
+      with_ids: whether the first column is CoNLL-U's, whose ranges are no words.
+    """
+    for role, name in wanted.items():
+        if not re.fullmatch(r"-?\d+", name):
+            raise UserError(
+                f"{path}: column {name!r} for {role} must be a number, such as 0 or -1 "
+                "(the last), in CoNLL's form"
+            )
+    lines = list(lines)
+    separator = "\t" if any("\t" in line for _, line in lines) else None
+    split = [(number, _cells(line, separator)) for number, line in lines]
+    width = next((len(cells) for _, cells in split if _is_sure(cells)), 0)
+    words: list[list[str]] = []
+    start = 0
+    for number, cells in [*split, (0, [])]:
+        if cells and cells[0].startswith("#") and len(cells) != width:
+            continue
+        if cells and cells[0] == _DOCUMENT:
+            cells = []
+        if not cells:
+            if words:
+                yield start, _columns(path, start, words, wanted)
+            words = []
+            continue
+        if len(cells) != width:
+            raise UserError(
+                f"{path}:{number}: {len(cells)} columns, the first word has {width}; "
+                "mend the line"
+            )
+        if with_ids and _NO_WORD.fullmatch(cells[0]):
+            continue
+        start = start if words else number
+        words.append(cells)
+
+
+def _cells(line: str, separator: str | None) -> list[str]:
+    if not line.strip():
+        return []
+    return line.rstrip("\n").split(separator) if separator else line.split()
+
+
+def _is_sure(cells: list[str]) -> bool:
+    """Says whether a line is of a word, whatever the others look like."""
+    return bool(cells) and not cells[0].startswith("#") and cells[0] != _DOCUMENT
+
+
+def _columns(
+    path: str, start: int, words: list[list[str]], wanted: Mapping[str, str]
+) -> dict[str, list[str]]:
+    found = {}
+    for role, name in wanted.items():
+        if not -len(words[0]) <= int(name) < len(words[0]):
+            raise UserError(
+                f"{path}:{start}: no column {name!r} for {role}; words have "
+                f"{len(words[0])}: 0 to {len(words[0]) - 1}, or from the last -1 on"
+            )
+        found[name] = [cells[int(name)].strip() for cells in words]
+    return found
