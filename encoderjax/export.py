@@ -5,7 +5,6 @@ also for what Hugging Face has no class for.
 """
 
 import dataclasses
-import math
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -14,27 +13,20 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from encoderjax.command import Parser, run_command
-from encoderjax.data.tokenizers import Tokenizer
 from encoderjax.errors import UserError
 from encoderjax.interop import weights
-from encoderjax.interop.huggingface import (
-    architecture,
-    beside,
-    config_to_hf,
-    family_of,
-    held_heads,
-    names_of,
-    params_to_hf,
-    without_prefix,
+from encoderjax.interop.huggingface import architecture
+from encoderjax.interop.loading import LoadedModel, load_model
+from encoderjax.interop.own_files import EXTRA, PARAMS, PARAMS_INDEX
+from encoderjax.interop.precision import Dtype
+from encoderjax.interop.task_loading import LoadedTask, holds_task, load_task
+from encoderjax.interop.writing import (
+    write_hf,
+    write_params,
+    write_task_hf,
+    write_tokenizer,
 )
-from encoderjax.interop.loading import (
-    EXTRA,
-    EXTRA_INDEX,
-    PARAMS,
-    PARAMS_INDEX,
-    LoadedModel,
-    load_model,
-)
+from encoderjax.models.task_heads import task_form
 from encoderjax.version import VERSION
 
 Format = Literal["hf", "params"]
@@ -46,6 +38,7 @@ _EXAMPLES = (
     "python -m encoderjax.export --workdir=runs/bert_tiny --step=1000 --out=exported/b",
     "python -m encoderjax.export --workdir=runs/bert_tiny --format=params --out=params",
     "python -m encoderjax.export --workdir=runs/electra_small --part=generator --out=g",
+    "python -m encoderjax.export --workdir=runs/classify --dtype=bfloat16 --out=half",
 )
 
 
@@ -79,6 +72,7 @@ def run(
     step: int | None = None,
     format: Format = "hf",
     part: Part | None = None,
+    dtype: Dtype = "float32",
     overwrite: bool = False,
 ) -> Exported:
     """Exports a workdir, or a folder with a model, to `out`.
@@ -86,24 +80,33 @@ def run(
     Args:
       workdir: a workdir, a folder of Hugging Face, or an earlier export.
       out: the folder to write; it appears when it is whole.
-      step: which checkpoint of a workdir; the last one when left out.
+      step: which checkpoint of a workdir; the last one when left out, of a fine-tuned
+        one the best.
       format: `hf` for transformers, `params` for our own tree.
       part: of a model that was trained with a generator: `discriminator` (the default
         for `hf`) or `generator`; `params` holds both unless told.
+      dtype: of the weights; `int8` is read by encoderjax, and by PyTorch with the lines
+        that `usage` gives.
       overwrite: whether files of a folder that is no earlier export may be replaced.
     """
-    if format not in get_args(Format):
-        raise UserError(f"format={format!r} must be one of {get_args(Format)}")
+    for name, value, allowed in (
+        ("format", format, get_args(Format)),
+        ("dtype", dtype, get_args(Dtype)),
+    ):
+        if value not in allowed:
+            raise UserError(f"{name}={value!r} must be one of {allowed}")
     out = Path(out).expanduser()
     _check_free(out, overwrite)
-    loaded = load_model(workdir, step=step)
-    if part is not None or format == "hf":
-        loaded = loaded.part(part or "discriminator")
+    loaded = _load(workdir, step, format, part)
     with _whole_folder(out) as folder:
-        write = {"hf": _write_hf, "params": _write_params}[format]
-        num_parameters = write(folder, loaded)
+        if format == "params":
+            num_parameters = write_params(folder, loaded, dtype)
+        elif isinstance(loaded, LoadedTask):
+            num_parameters = write_task_hf(folder, loaded, dtype)
+        else:
+            num_parameters = write_hf(folder, loaded, dtype)
         if loaded.tokenizer is not None:
-            _write_tokenizer(folder, loaded.tokenizer, loaded.config.max_length)
+            write_tokenizer(folder, loaded.tokenizer, loaded.config.max_length)
         _write_marker(folder, loaded)
     files = tuple(sorted(weights.read_json(out / MARKER)["files"]))
     return Exported(
@@ -112,91 +115,56 @@ def run(
         num_parameters=num_parameters,
         num_bytes=sum((out / name).stat().st_size for name in files),
         step=loaded.step,
-        usage=_usage(loaded, format, out),
-        report=loaded.report + _notes(loaded, format, files),
+        usage=_usage(loaded, format, dtype, out),
+        report=loaded.report + _notes(loaded, format, dtype, files),
     )
 
 
-def _write_hf(folder: Path, loaded: LoadedModel) -> int:
-    config, family = loaded.config, loaded.family
-    config_json = config_to_hf(config, family, loaded.head_names)
-    tensors, homeless = params_to_hf(loaded.params, family, config)
-    held = held_heads(family, loaded.head_names)
-    if not held:
-        tensors = without_prefix(tensors, family)
-    config_json |= _token_ids(loaded, config_json)
-    weights.write_json(folder / "config.json", config_json)
-    weights.write_safetensors(folder / weights.SAFETENSORS, tensors)
-    told = family_of(config_json, folder)  # of families alike, the first
-    extra = {
-        "family": family,
-        "model": beside(config, told, config_json),
-        "heads": [name for name in loaded.head_names if name not in held],
-    }
-    if any(path.startswith("encoder/pooler/") for path in homeless):
-        extra["model"]["pooler"] = True
-    if homeless or extra["model"] or family != told:
-        weights.write_json(folder / EXTRA_INDEX, extra)
-    if homeless:
-        weights.write_safetensors(folder / EXTRA, homeless)
-    both = (*tensors.values(), *homeless.values())
-    return sum(tensor.size for tensor in both)
-
-
-def _token_ids(loaded: LoadedModel, config_json: dict) -> dict:
-    """Returns the ids of special tokens, whose defaults are another vocabulary's."""
-    fields = names_of(loaded.family).token_ids
-    if loaded.tokenizer is None:
-        return {field: config_json.get(field) for field in fields}
-    vocabulary = loaded.tokenizer.vocabulary
-    ids = {field: int(getattr(vocabulary, name)) for field, name in fields.items()}
-    pad_id = loaded.config.position_pad_id
-    if pad_id not in (None, ids["pad_token_id"]):
+def _load(
+    workdir: str | Path, step: int | None, format: Format, part: Part | None
+) -> LoadedModel | LoadedTask:
+    if not holds_task(workdir):
+        loaded = load_model(workdir, step=step)
+        if part is not None or format == "hf":
+            loaded = loaded.part(part or "discriminator")
+        return loaded
+    if part == "generator":
         raise UserError(
-            f"model.position_pad_id={pad_id} is not the tokenizer's padding, "
-            f"{ids['pad_token_id']}: Hugging Face takes one for the other; use "
-            "--format=params"
+            f"part={part!r}: {workdir} is fine-tuned for a task and has no generator"
         )
-    return ids
+    return load_task(workdir, step)
 
 
-def _write_params(folder: Path, loaded: LoadedModel) -> int:
-    leaves = weights.leaves_of(loaded.params)
-    model = {"family": loaded.family, **dataclasses.asdict(loaded.config)}
-    index = {
-        "format": 1,
-        "model": model,
-        "heads": list(loaded.head_names),
-        "generator": dataclasses.asdict(loaded.generator) if loaded.generator else None,
-        "parameters": {path: list(leaves[path].shape) for path in sorted(leaves)},
-    }
-    weights.write_json(folder / PARAMS_INDEX, index)
-    weights.write_safetensors(folder / PARAMS, leaves)
-    return sum(math.prod(leaf.shape) for leaf in leaves.values())
-
-
-def _write_tokenizer(folder: Path, tokenizer: Tokenizer, max_length: int) -> None:
-    tokenizer.save(folder)
-    # Where truncation=True cuts; the tokenizer alone does not know the model's table.
-    config = weights.read_json(folder / "tokenizer_config.json")
-    config["model_max_length"] = max_length
-    weights.write_json(folder / "tokenizer_config.json", config)
-
-
-def _write_marker(folder: Path, loaded: LoadedModel) -> None:
+def _write_marker(folder: Path, loaded: LoadedModel | LoadedTask) -> None:
     files = sorted(path.name for path in folder.iterdir())
     about = {"encoderjax": VERSION, "step": loaded.step, "files": [*files, MARKER]}
     weights.write_json(folder / MARKER, about)
 
 
-def _usage(loaded: LoadedModel, format: Format, out: Path) -> tuple[str, ...]:
+def _usage(
+    loaded: LoadedModel | LoadedTask, format: Format, dtype: Dtype, out: Path
+) -> tuple[str, ...]:
     if format == "params":
         return (
             "from safetensors.torch import load_file",
             f"params = load_file({str(out / PARAMS)!r})  # named as in {PARAMS_INDEX}",
             "table = params['encoder/token_embed/embedding']",
         )
-    name = architecture(loaded.family, loaded.head_names)
+    if isinstance(loaded, LoadedTask):
+        name = task_form(loaded.family, loaded.description.kind).architecture
+    else:
+        name = architecture(loaded.family, loaded.head_names)
+    if dtype == "int8":
+        return (
+            f"from transformers import AutoConfig, AutoTokenizer, {name}",
+            "from safetensors.torch import load_file",
+            f"tokenizer = AutoTokenizer.from_pretrained({str(out)!r})",
+            f"stored = load_file({str(out / weights.INT8)!r})",
+            f"scale = lambda n: stored.get(n + {weights.SCALE!r}, 1)",
+            "whole = {n: scale(n) * t for n, t in stored.items()}",
+            f"model = {name}(AutoConfig.from_pretrained({str(out)!r})).eval()",
+            "model.load_state_dict(whole, strict=False)",
+        )
     return (
         f"from transformers import AutoTokenizer, {name}",
         f"tokenizer = AutoTokenizer.from_pretrained({str(out)!r})",
@@ -205,7 +173,10 @@ def _usage(loaded: LoadedModel, format: Format, out: Path) -> tuple[str, ...]:
 
 
 def _notes(
-    loaded: LoadedModel, format: Format, files: Sequence[str]
+    loaded: LoadedModel | LoadedTask,
+    format: Format,
+    dtype: Dtype,
+    files: Sequence[str],
 ) -> tuple[str, ...]:
     notes = []
     if loaded.tokenizer is None:
@@ -216,6 +187,11 @@ def _notes(
         )
     if format == "hf" and loaded.config.sharing in ("attention", "ffn"):
         notes.append("what the layers share was written once for each of them")
+    if format == "hf" and dtype == "int8":
+        notes.append(
+            f"{weights.INT8} is encoderjax's own form, which from_pretrained does not "
+            "read: encoderjax does, and PyTorch with the lines below"
+        )
     return tuple(notes)
 
 
@@ -280,7 +256,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--out", required=True, metavar="DIR", help="folder to write")
     parser.add_argument(
-        "--step", type=int, help="which checkpoint; default: the last one"
+        "--step",
+        type=int,
+        help="which checkpoint; default: the last one, of a fine-tuned run the best",
     )
     parser.add_argument(
         "--format",
@@ -294,6 +272,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="of a model trained with a generator; default: the discriminator",
     )
     parser.add_argument(
+        "--dtype",
+        choices=get_args(Dtype),
+        default="float32",
+        help="of the weights; int8: weight-only, a scale for each output",
+    )
+    parser.add_argument(
         "--overwrite",
         action="store_true",
         help="replace files even in a folder that is no earlier export",
@@ -305,6 +289,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         step=flags.step,
         format=flags.format,
         part=flags.part,
+        dtype=flags.dtype,
         overwrite=flags.overwrite,
     )
     for line in exported.report:

@@ -1,12 +1,16 @@
 """A small random model of transformers for every family, in several forms."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 import transformers as t
 
 from encoderjax.interop.huggingface import leaf_shapes
+from encoderjax.interop.task_huggingface import task_shapes
 from encoderjax.interop.weights import tree_of
 from encoderjax.models.config import EncoderConfig
+from encoderjax.models.task_heads import TaskHead
 
 torch.set_num_threads(1)  # the machine is shared with jax's threads
 
@@ -116,9 +120,15 @@ MODELS = {
 }
 
 
-def random_model(name: str, *, dropout: bool = True, seed: int = 0, **changes):
-    """Returns a model whose every tensor matters, and whose attention is uneven."""
+def random_model(
+    name: str, *, dropout: bool = True, seed: int = 0, head=None, **changes
+):
+    """Returns a model whose every tensor matters, and whose attention is uneven.
+
+    `head` is another class than that of the list.
+    """
     model_class, config = MODELS[name]
+    model_class = head or model_class
     config = type(config).from_dict(config.to_dict() | changes)
     if not dropout:
         off = {field: 0.0 for field in config.to_dict() if "dropout" in field}
@@ -167,9 +177,18 @@ def torch_inputs(model, batch: dict[str, np.ndarray]) -> dict[str, torch.Tensor]
 
 def random_params(config: EncoderConfig, *heads: str, generator=None) -> dict:
     """Returns parameters of ours, drawn by numpy: nothing has to be compiled."""
+    return _drawn(leaf_shapes(config, heads, generator))
+
+
+def random_task_params(config: EncoderConfig, head: TaskHead) -> dict:
+    """Returns the same of a task's model."""
+    return _drawn(task_shapes(config, head))
+
+
+def _drawn(shapes: Mapping[str, tuple[int, ...]]) -> dict:
     rng = np.random.default_rng(0)
     leaves = {
         path: rng.normal(float(path.endswith("scale")), 0.15, shape).astype(np.float32)
-        for path, shape in leaf_shapes(config, heads, generator).items()
+        for path, shape in shapes.items()
     }
     return tree_of(leaves)

@@ -5,7 +5,7 @@ that reads them, row by row.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax
@@ -13,8 +13,8 @@ import numpy as np
 
 from encoderjax.command import did_you_mean
 from encoderjax.errors import UserError
-from encoderjax.interop.layouts import LAYOUTS, Layout
-from encoderjax.interop.weights import leaves_of, tree_of
+from encoderjax.interop.tensor_rows import expand_rows, modern_names, read_rows
+from encoderjax.interop.weights import leaves_of
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.families import FAMILIES
 from encoderjax.models.families.names import Names, told
@@ -97,7 +97,7 @@ def config_from_hf(
             if theirs in config_json and config_json[theirs] is None:
                 raise UserError(f"{theirs}=None must be of the kind of {default!r}")
             named = ours in _ACTIVATION_FIELDS
-            fields[ours] = _activation(theirs, value) if named else value
+            fields[ours] = activation_from_hf(theirs, value) if named else value
         fields |= names.from_fields(config_json)
         fields["pooler"] = pooler
         return EncoderConfig(**fields)
@@ -109,7 +109,8 @@ def config_from_hf(
         ) from error
 
 
-def _activation(name: str, value: object) -> str:
+def activation_from_hf(name: str, value: object) -> str:
+    """Returns our name of an activation that the field `name` has."""
     if value not in ACTIVATIONS:
         raise UserError(
             f"{name}={value!r} is not supported (supported: {', '.join(ACTIVATIONS)})"
@@ -118,12 +119,17 @@ def _activation(name: str, value: object) -> str:
 
 
 def config_to_hf(
-    config: EncoderConfig, family: str, head_names: tuple[str, ...]
+    config: EncoderConfig,
+    family: str,
+    head_names: tuple[str, ...],
+    *,
+    unread: Collection[str] = (),
 ) -> dict[str, object]:
     """Returns the config.json of an encoder with these heads.
 
     A field that Hugging Face has no word for, and that would change what its classes
-    compute, is refused: they would load the weights and be wrong.
+    compute, is refused: they would load the weights and be wrong. What is `unread`
+    changes nothing in the class that is meant.
     """
     names = names_of(family)
     written: dict[object, str] = {}
@@ -150,7 +156,7 @@ def config_to_hf(
     }
     different = beside(config, family, config_json)
     held = held_heads(family, head_names)
-    unread = set(_BESIDE)
+    unread = _BESIDE | set(unread)
     if "rtd" not in held:
         unread.add("detection_head")
     if not _has_pooler(config, held):
@@ -204,67 +210,6 @@ def held_heads(family: str, head_names: tuple[str, ...]) -> tuple[str, ...]:
 # ---- tensors ----
 
 
-@dataclasses.dataclass(frozen=True)
-class Tensor:
-    """One tensor there and its place here.
-
-    Attributes:
-      name: the name there.
-      paths: where its parts are here, with slashes.
-      entry: which entry of the stacks at `paths` it is, or None for the whole.
-      layout: how the parts make the tensor.
-    """
-
-    name: str
-    paths: tuple[str, ...]
-    entry: int | None
-    layout: Layout
-
-    def _shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[int, ...]]:
-        skipped = 0 if self.entry is None else 1
-        return [shapes[path][skipped:] for path in self.paths]
-
-    def shape_there(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-        """Returns the shape there, of the leaves' shapes here."""
-        return self.layout.shape(self._shapes(shapes))
-
-    def to_hf(self, leaves: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns the tensor there of the leaves here."""
-        whole = self.entry is None
-        parts = [
-            leaves[path] if whole else leaves[path][self.entry] for path in self.paths
-        ]
-        return self.layout.join(parts)
-
-    def put(self, tensor: np.ndarray, leaves: Mapping[str, np.ndarray]) -> None:
-        """Writes a tensor there to its place in the leaves here."""
-        shapes = self._shapes({path: leaves[path].shape for path in self.paths})
-        parts = self.layout.split(tensor, shapes)
-        for path, part in zip(self.paths, parts, strict=True):
-            leaves[path][... if self.entry is None else self.entry] = part
-
-
-def expand_rows(
-    family: str, config: EncoderConfig, shapes: Mapping[str, tuple[int, ...]]
-) -> Iterator[Tensor]:
-    """Yields every tensor that the family's rows stand for in a model."""
-    for name, paths, layout in names_of(family).rows:
-        for there, here, kind in LAYOUTS[layout]:
-            places = tuple(path + here for path in paths.split())
-            if places[0] not in shapes:
-                continue
-            if "{" not in name:
-                yield Tensor(name + there, places, None, kind)
-                continue
-            # The first layer may have no norm before it.
-            part = places[0].split("/")[2]
-            missing = int(part == "attention_norm" and not config.first_norm)
-            for entry in range(shapes[places[0]][0]):
-                group, inner = divmod(entry, config.inner_layers)
-                layer = name.format(i=entry + missing, group=group, inner=inner)
-                yield Tensor(layer + there, places, entry, kind)
-
-
 def params_to_hf(
     params: Mapping, family: str, config: EncoderConfig
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -273,7 +218,7 @@ def params_to_hf(
     The second dictionary holds the leaves that have no name there.
     """
     leaves = {path: np.asarray(leaf) for path, leaf in leaves_of(params).items()}
-    leaves = _unshared(leaves, family, config)
+    leaves = unshared(leaves, family, config)
     head_names = tuple(params.get("heads", {}))
     held = held_heads(family, head_names)
     # The mask decoder's positions are no input's: under that name they would be.
@@ -282,13 +227,13 @@ def params_to_hf(
     )
     known = leaf_shapes(plain, tuple(n for n in head_names if n in held))
     shapes = {path: leaf.shape for path, leaf in leaves.items() if path in known}
-    rows = list(expand_rows(family, config, shapes))
+    rows = list(expand_rows(names_of(family).rows, config, shapes))
     named = {path for row in rows for path in row.paths}
     homeless = {path: leaf for path, leaf in leaves.items() if path not in named}
     return {row.name: row.to_hf(leaves) for row in rows}, homeless
 
 
-def _unshared(
+def unshared(
     leaves: dict[str, np.ndarray], family: str, config: EncoderConfig
 ) -> dict[str, np.ndarray]:
     """Returns a copy for each layer of what layers there cannot share."""
@@ -320,7 +265,7 @@ def params_from_hf(
     """
     family = family_of(config_json, where)
     names = names_of(family)
-    tensors = _modern_names(tensors, names, where)
+    tensors = modern_names(tensors, names, where)
     head_names = tuple(name for name in HEADS if _holds(names, tensors, name))
     pooler = _holds(names, tensors, "pooler")
     pooler |= any(HEADS[name] is PairHead for name in head_names)
@@ -328,14 +273,9 @@ def params_from_hf(
     config_json = {**config_json, "architectures": [architecture(family, head_names)]}
     config = config_from_hf(config_json, family, where, pooler=pooler)
     shapes = leaf_shapes(config, head_names)
-    leaves = {path: np.empty(shape, np.float32) for path, shape in shapes.items()}
-    used = set()
-    for row in expand_rows(family, config, shapes):
-        row.put(_checked(tensors, row.name, row.shape_there(shapes), where), leaves)
-        used.add(row.name)
-    unused = sorted(set(tensors) - used)
-    report = (f"{where}: not used: {', '.join(unused)}",) if unused else ()
-    return family, config, head_names, tree_of(leaves), report
+    rows = list(expand_rows(names.rows, config, shapes))
+    params, report = read_rows(rows, tensors, shapes, where)
+    return family, config, head_names, params, report
 
 
 def leaf_shapes(
@@ -353,59 +293,3 @@ def _holds(names: Names, tensors: Mapping[str, np.ndarray], part: str) -> bool:
     """Returns whether anything of a head, or of the pooler, is there."""
     rows = [name for name, path, _ in names.rows if part in path.split("/")]
     return any(name.startswith(row) for name in tensors for row in rows)
-
-
-def _checked(
-    tensors: Mapping[str, np.ndarray], name: str, shape: tuple, where: object
-) -> np.ndarray:
-    if name not in tensors:
-        raise UserError(
-            f"{where}: tensor {name} is missing; config.json asks for it with "
-            f"shape {list(shape)}: the weights are not whole or of another model"
-        )
-    tensor = tensors[name]
-    if tensor.shape != shape:
-        raise UserError(
-            f"{where}: tensor {name} has shape {list(tensor.shape)}, config.json "
-            f"asks for {list(shape)}: the weights belong to another model"
-        )
-    return tensor
-
-
-def _modern_names(
-    tensors: Mapping[str, np.ndarray], names: Names, where: object
-) -> dict[str, np.ndarray]:
-    """Returns the tensors under the names that the rows use.
-
-    Older files call a norm's tensors gamma and beta, keep the numbers of the positions
-    as a tensor, and hold tied tensors twice; models without heads have no prefix.
-    """
-    starts = tuple(
-        row.removeprefix(names.prefix).split(".")[0]
-        for row, _, _ in names.rows
-        if row.startswith(names.prefix)
-    )
-    modern = {}
-    for name, tensor in tensors.items():
-        if name.endswith("position_ids"):
-            continue
-        if name.split(".")[0] in starts:
-            name = names.prefix + name
-        for other, ours in names.aliases.items():
-            if name.startswith(other):
-                name = ours + name.removeprefix(other)
-        if name.endswith(".gamma"):
-            name = name.removesuffix("gamma") + "weight"
-        if name.endswith(".beta"):
-            name = name.removesuffix("beta") + "bias"
-        modern[name] = tensor
-    for second, first in names.tied.items():
-        tensor = modern.pop(second, None)
-        if tensor is None:
-            continue
-        if not np.array_equal(tensor, modern.setdefault(first, tensor)):
-            raise UserError(
-                f"{where}: tensors {second} and {first} differ; this encoder ties "
-                "them, so it cannot hold both"
-            )
-    return modern

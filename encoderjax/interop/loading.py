@@ -2,7 +2,7 @@
 
 import dataclasses
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -10,13 +10,28 @@ import jax.numpy as jnp
 import numpy as np
 
 from encoderjax.command import did_you_mean
-from encoderjax.data.tokenizers import FILE_NAMES, Tokenizer, load_tokenizer
+from encoderjax.data.tokenizers import Tokenizer
 from encoderjax.errors import UserError
 from encoderjax.interop import weights
-from encoderjax.interop.huggingface import leaf_shapes, names_of, params_from_hf
+from encoderjax.interop.huggingface import leaf_shapes, params_from_hf
 from encoderjax.interop.joint import discriminator_alone, generator_alone, shared_as
+from encoderjax.interop.own_files import (
+    EXTRA,
+    EXTRA_INDEX,
+    PARAMS,
+    PARAMS_INDEX,
+    check_family,
+    config_json_of,
+    described_generator,
+    described_model,
+    existing_folder,
+    fitting,
+    known_heads,
+    needed_tokenizer,
+    shared_layers,
+    tokenizer_of,
+)
 from encoderjax.models.config import EncoderConfig
-from encoderjax.models.families import FAMILIES
 from encoderjax.models.heads import (
     HEADS,
     EncoderModel,
@@ -24,12 +39,6 @@ from encoderjax.models.heads import (
     PairHead,
     init_params,
 )
-from encoderjax.models.stack import weights_of
-from encoderjax.training.remote_workdir import open_workdir
-
-PARAMS, PARAMS_INDEX = "params.safetensors", "params.json"
-# Beside Hugging Face's files: what its classes have no place for.
-EXTRA, EXTRA_INDEX = "encoderjax.safetensors", "encoderjax.json"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,12 +107,7 @@ class LoadedModel:
 
     def need_tokenizer(self) -> Tokenizer:
         """Returns the tokenizer, for whom nothing works without."""
-        if self.tokenizer is None:
-            raise UserError(
-                f"{self.source} has no tokenizer; put its files there: "
-                f"{', '.join(FILE_NAMES)}"
-            )
-        return self.tokenizer
+        return needed_tokenizer(self.tokenizer, self.source)
 
     def with_heads(self, *names: str) -> tuple[EncoderModel, dict]:
         """Returns a model with just these heads, and its parameters."""
@@ -165,15 +169,10 @@ def load_model(
       step: which checkpoint of a workdir; the last one when left out.
       seed: of what is made anew.
     """
-    path = open_workdir(str(path))
-    if not path.is_dir():
-        raise UserError(
-            f"{str(path)!r} is not a folder; give a workdir or a downloaded model (for "
-            "a name on the hub: hf download NAME --local-dir DIR)"
-        )
+    path = existing_folder(path)
     if (path / PARAMS_INDEX).is_file():
         read = _read_exported
-    elif "model" in (description := _description(path)):
+    elif "model" in (description := config_json_of(path)):
         return _complete(_read_workdir(path, description, step), need_heads, seed)
     else:
         read = _read_huggingface
@@ -182,19 +181,9 @@ def load_model(
     return _complete(read(path), need_heads, seed)
 
 
-def _description(path: Path) -> dict:
-    file = path / "config.json"
-    if not file.is_file():
-        raise UserError(
-            f"{path} holds no model: config.json is not there; give a workdir or a "
-            "folder that save_pretrained or export wrote"
-        )
-    return weights.read_json(file)
-
-
 def _read_huggingface(path: Path) -> LoadedModel:
     family, config, head_names, params, report = params_from_hf(
-        _description(path), weights.read_tensors(path), path
+        config_json_of(path), weights.read_tensors(path), path
     )
     if (path / EXTRA_INDEX).is_file():
         family, config, head_names, params = _with_extra(
@@ -205,7 +194,7 @@ def _read_huggingface(path: Path) -> LoadedModel:
         config=config,
         params=params,
         head_names=head_names,
-        tokenizer=_tokenizer(path, config),
+        tokenizer=tokenizer_of(path, config),
         source=path,
         report=report,
     )
@@ -222,38 +211,16 @@ def _with_extra(
     where = path / EXTRA_INDEX
     index = weights.read_json(where)
     told = dataclasses.asdict(config) | {"family": index.get("family", family)}
-    family_told, config = _described(told | dict(index.get("model", {})), where)
-    if names_of(family_told).model_type != names_of(family).model_type:
-        raise UserError(
-            f"{where}: family={family_told!r} is no {names_of(family).model_type}, "
-            "which config.json names; the files belong to different models"
-        )
-    extra_heads = _known_heads(index.get("heads", ()), where)
+    family_told, config = described_model(told | dict(index.get("model", {})), where)
+    check_family(family_told, family, where)
+    extra_heads = known_heads(index.get("heads", ()), where)
     head_names = tuple(n for n in HEADS if n in head_names or n in extra_heads)
-    leaves = _shared(weights.leaves_of(params), config, where)
+    leaves = shared_layers(weights.leaves_of(params), config, where)
     if (path / EXTRA).is_file():
         leaves |= weights.read_safetensors(path / EXTRA)
-    fitting = _fitting(weights.tree_of(leaves), config, head_names, None, path)
-    return family_told, config, head_names, fitting
-
-
-def _shared(leaves: dict, config: EncoderConfig, where: Path) -> dict:
-    """Returns one copy of what the layers share, from one for each layer."""
-    shared = dict(leaves)
-    for path, leaf in leaves.items():
-        if not path.startswith("encoder/layers/"):
-            continue
-        entries = weights_of(config, path.split("/")[2])
-        if len(leaf) != len(entries) or entries[0] < 0:
-            continue
-        _, first = np.unique(entries, return_index=True)
-        shared[path] = leaf[first]
-        if not np.array_equal(shared[path][entries], leaf):
-            raise UserError(
-                f"{where}: the layers differ in {path}, which model.sharing="
-                f"{config.sharing!r} says they share; the files do not belong together"
-            )
-    return shared
+    shapes = leaf_shapes(config, head_names)
+    params = fitting(weights.tree_of(leaves), shapes, path)
+    return family_told, config, head_names, params
 
 
 def _read_workdir(path: Path, run: dict, step: int | None) -> LoadedModel:
@@ -261,19 +228,21 @@ def _read_workdir(path: Path, run: dict, step: int | None) -> LoadedModel:
     from encoderjax.training.checkpoint import restore_params
 
     params, step = restore_params(path, step)
-    family, config = _described(_model_at(run, step), path / "config.json")
-    head_names = _known_heads(run.get("heads", ()), path / "config.json")
-    generator = _described_generator(run.get("generator"), path / "config.json")
+    family, config = described_model(_model_at(run, step), path / "config.json")
+    params, config, report = _encoder_alone(params, config, path)
+    head_names = known_heads(run.get("heads", ()), path / "config.json")
+    generator = described_generator(run.get("generator"), path / "config.json")
     return LoadedModel(
         family=family,
         config=config,
-        params=_fitting(params, config, head_names, generator, path),
+        params=fitting(params, leaf_shapes(config, head_names, generator), path),
         generator=generator,
         head_names=head_names,
-        tokenizer=_tokenizer(path / "tokenizer", config),
+        tokenizer=tokenizer_of(path / "tokenizer", config),
         source=path,
         step=step,
         run=run,
+        report=report,
     )
 
 
@@ -286,103 +255,41 @@ def _model_at(run: Mapping, step: int) -> dict:
 
 def _read_exported(path: Path) -> LoadedModel:
     index = weights.read_json(path / PARAMS_INDEX)
-    family, config = _described(index.get("model", {}), path / PARAMS_INDEX)
-    head_names = _known_heads(index.get("heads", ()), path / PARAMS_INDEX)
-    generator = _described_generator(index.get("generator"), path / PARAMS_INDEX)
+    family, config = described_model(index.get("model", {}), path / PARAMS_INDEX)
+    head_names = known_heads(index.get("heads", ()), path / PARAMS_INDEX)
+    generator = described_generator(index.get("generator"), path / PARAMS_INDEX)
     params = weights.tree_of(weights.read_safetensors(path / PARAMS))
+    params, config, report = _encoder_alone(params, config, path)
     return LoadedModel(
         family=family,
         config=config,
-        params=_fitting(params, config, head_names, generator, path),
+        params=fitting(params, leaf_shapes(config, head_names, generator), path),
         generator=generator,
         head_names=head_names,
-        tokenizer=_tokenizer(path, config),
+        tokenizer=tokenizer_of(path, config),
         source=path,
+        report=report,
     )
 
 
-def _described(model: Mapping, where: Path) -> tuple[str, EncoderConfig]:
-    """Returns the family and the encoder of a `model` group of our own files."""
-    family = model.get("family")
-    if family not in FAMILIES:
-        raise UserError(
-            f"{where}: model.family={family!r} is not known (families: "
-            f"{', '.join(FAMILIES)})"
-        )
-    known = {field.name for field in dataclasses.fields(EncoderConfig)}
-    fields = {name: model[name] for name in model if name not in ("family", "size")}
-    if unknown := sorted(set(fields) - known):
-        raise UserError(
-            f"{where}: model.{unknown[0]} is not a field of this version's encoder; "
-            "load it with the version that wrote it"
-        )
-    try:
-        return family, EncoderConfig(**fields)
-    except TypeError as error:
-        raise UserError(f"{where}: the model group is not whole: {error}") from error
-
-
-def _described_generator(fields: Mapping | None, where: Path) -> Generator | None:
-    if fields is None:
-        return None
-    try:
-        return Generator(**fields)
-    except TypeError as error:
-        raise UserError(f"{where}: the generator is not whole: {error}") from error
-
-
-def _known_heads(names: object, where: Path) -> tuple[str, ...]:
-    names = tuple(names) if isinstance(names, list | tuple) else (names,)
-    for name in names:
-        if name not in HEADS:
-            near = did_you_mean(str(name), HEADS)
-            raise UserError(
-                f"{where}: head={name!r} does not exist{near} (heads: "
-                f"{', '.join(HEADS)})"
-            )
-    return tuple(name for name in HEADS if name in names)
-
-
-def _fitting(
-    params: Mapping,
-    config: EncoderConfig,
-    head_names: tuple[str, ...],
-    generator: Generator | None,
-    where: Path,
-) -> dict:
-    """Returns `params` as float32, after a look at every name and shape."""
-    leaves = weights.leaves_of(params)
-    shapes = leaf_shapes(config, head_names, generator)
-    for path in sorted(set(leaves) | set(shapes)):
-        found = list(leaves[path].shape) if path in leaves else "missing"
-        wanted = list(shapes[path]) if path in shapes else "none"
-        if found != wanted:
-            raise UserError(
-                f"{where}: parameter {path} is {found}, its config asks for {wanted}: "
-                "config and parameters belong to different models"
-            )
-    return weights.tree_of(
-        {path: np.asarray(leaf, np.float32) for path, leaf in leaves.items()}
+def _encoder_alone(
+    params: dict, config: EncoderConfig, path: Path
+) -> tuple[dict, EncoderConfig, tuple[str, ...]]:
+    """Leaves out a task's head, of a model that was fine-tuned."""
+    if "task" not in params:
+        return params, config, ()
+    encoder = params["encoder"]
+    config = dataclasses.replace(
+        config, pooler="pooler" in encoder, mask_decoder_layers=0
     )
-
-
-def _tokenizer(folder: Path, config: EncoderConfig) -> Tokenizer | None:
-    if not any((folder / name).is_file() for name in FILE_NAMES):
-        return None
-    tokenizer = load_tokenizer(folder)
-    if tokenizer.vocabulary.size > config.vocab_size:
-        raise UserError(
-            f"{folder}: the tokenizer has {tokenizer.vocabulary.size} tokens, the "
-            f"model a table of {config.vocab_size}: they do not belong together"
-        )
-    return tokenizer
+    return {"encoder": encoder}, config, (f"{path}: the task's head is not used",)
 
 
 def _complete(
     loaded: LoadedModel, need_heads: tuple[str, ...], seed: int
 ) -> LoadedModel:
     """Returns the model with the heads it lacks, and their pooler, made anew."""
-    new = set(_known_heads(need_heads, loaded.source)) - set(loaded.head_names)
+    new = set(known_heads(need_heads, loaded.source)) - set(loaded.head_names)
     if not new:
         return loaded
     head_names = tuple(n for n in HEADS if n in new or n in loaded.head_names)
@@ -396,7 +303,9 @@ def _complete(
     missing = sorted(
         set(leaf_shapes(config, head_names, loaded.generator)) - set(leaves)
     )
-    params = weights.tree_of(leaves | made_anew(model, missing, seed))
+    params = weights.tree_of(
+        leaves | made_anew(lambda key: init_params(model, key), missing, seed)
+    )
     lines = tuple(
         f"{loaded.source}: {part} is MISSING and was made anew: untrained"
         for part in parts_of(missing)
@@ -416,12 +325,12 @@ def parts_of(paths: Iterable[str]) -> list[str]:
 
 
 def made_anew(
-    model: EncoderModel, paths: Sequence[str], seed: int
+    init: Callable[[jax.Array], dict], paths: Sequence[str], seed: int
 ) -> dict[str, np.ndarray]:
-    """Draws the parameters at `paths` as a new model would."""
+    """Draws the parameters at `paths` as `init` draws those of a new model."""
 
     def draw(key: jax.Array) -> dict[str, jax.Array]:
-        leaves = weights.leaves_of(init_params(model, key))
+        leaves = weights.leaves_of(init(key))
         return {path: leaves[path] for path in paths}
 
     # Compiled, because the compiler then leaves out what is not returned.

@@ -23,7 +23,7 @@ from encoderjax.interop.vocabulary import (
 )
 from encoderjax.interop.weights import leaves_of, tree_of
 from encoderjax.models.config import EncoderConfig
-from encoderjax.models.heads import HEADS, EncoderModel, PairHead
+from encoderjax.models.heads import HEADS, EncoderModel, PairHead, init_params
 from encoderjax.models.stack import weights_of
 
 # What is chosen for a run and not held by the weights, beside rates and drawing; a
@@ -140,7 +140,7 @@ class Start:
                 if path in leaves:
                     leaves[path] = plan.applied(leaves[path], axis)
                     num_loaded -= sizes[path] * plan.num_new // plan.num_rows
-        leaves |= made_anew(model, missing, seed)
+        leaves |= made_anew(lambda key: init_params(model, key), missing, seed)
         for path, shape in shapes.items():
             if leaves[path].shape != shape:
                 raise UserError(

@@ -18,11 +18,17 @@ from safetensors.numpy import save_file
 from encoderjax.errors import UserError
 
 SAFETENSORS, PICKLED = "model.safetensors", "pytorch_model.bin"
+INT8 = "model.int8.safetensors"  # of `export --dtype=int8`; see precision.py
+SCALE = ".scale"  # what the name of an int8 tensor's factor ends with
 
 
 def read_tensors(folder: Path) -> dict[str, np.ndarray]:
     """Returns all tensors of a folder, from one file or from shards."""
-    for name, read in ((SAFETENSORS, read_safetensors), (PICKLED, read_pickled)):
+    for name, read in (
+        (SAFETENSORS, read_safetensors),
+        (INT8, read_safetensors),
+        (PICKLED, read_pickled),
+    ):
         if (folder / name).is_file():
             return read(folder / name)
         index = folder / f"{name}.index.json"
@@ -53,13 +59,20 @@ def _shards(index: Path) -> list[Path]:
 
 
 def read_safetensors(path: Path) -> dict[str, np.ndarray]:
-    """Returns the tensors of one safetensors file."""
+    """Returns the tensors of one safetensors file; int8 ones times their scales."""
     try:
         with safe_open(path, framework="np") as file:
-            return {
-                name: np.asarray(file.get_tensor(name), np.float32)
-                for name in file.keys()  # noqa: SIM118  the file is no mapping
+            names = set(file.keys())
+            scales = {
+                name for name in names if name.removesuffix(SCALE) in names - {name}
             }
+            tensors = {
+                name: np.asarray(file.get_tensor(name), np.float32)
+                for name in sorted(names)
+            }
+            for name in scales:
+                tensors[name.removesuffix(SCALE)] *= tensors.pop(name)
+            return tensors
     except (SafetensorError, OSError, AttributeError, TypeError) as error:
         raise UserError(
             f"{path} cannot be read as safetensors ({_one_line(error)}): it is "

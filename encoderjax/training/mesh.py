@@ -101,6 +101,8 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     # The input of the boundary head is two states and a place: an odd width.
     (r"heads/sbo/dense/kernel$", (None, "fsdp")),
     (r"heads/(?!sbo/dense)\w+/(dense|second_dense|score)/kernel$", ("fsdp", None)),
+    (r"task/(dense|score)/kernel$", ("fsdp", None)),
+    (r"task/layer_(weights|scale)$", (None,)),
     (r"heads/sbo/place_embed/embedding$", (None, None)),
     (r"heads/(mlm|sbo)/bias$", ("model",)),
     (

@@ -12,7 +12,8 @@ import transformers
 from encoderjax import export
 from encoderjax.errors import UserError
 from encoderjax.interop import weights
-from encoderjax.interop.loading import EXTRA, EXTRA_INDEX, load_model
+from encoderjax.interop.loading import load_model
+from encoderjax.interop.own_files import EXTRA, EXTRA_INDEX
 from encoderjax.models.families import preset
 from encoderjax.models.heads import EncoderModel, Generator
 from tests.families import random_params

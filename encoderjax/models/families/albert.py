@@ -8,6 +8,13 @@ second (v2) nowhere.
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.families.bert import embedding_rows, hf_fields, sized
 from encoderjax.models.families.names import ENDS, PAD, Names
+from encoderjax.models.families.task_forms import (
+    ANSWERS,
+    CLASSIFIER,
+    Kind,
+    TaskField,
+    TaskForm,
+)
 
 _SIZES = {  # layers, width, heads
     "base": (12, 768, 12),
@@ -103,3 +110,26 @@ HF = Names(
     token_ids=PAD | ENDS,
     to_fields=fields_to_hf,
 )
+
+# Its classifiers drop even where the encoder does not.
+_DROPOUT = TaskField(theirs="classifier_dropout_prob", ours="dropout_rate", default=0.1)
+_POOLED = {
+    "head": {"hidden": "pooler", "dropout_rate": 0.1},
+    "fields": (_DROPOUT,),
+    "rows": CLASSIFIER,
+}
+TASK_HEADS: dict[Kind, TaskForm] = {
+    "classify": TaskForm(architecture="AlbertForSequenceClassification", **_POOLED),
+    "tag": TaskForm(
+        architecture="AlbertForTokenClassification",
+        head={"dropout_rate": 0.1},
+        fields=(_DROPOUT,),
+        rows=CLASSIFIER,
+    ),
+    "answer": TaskForm(
+        architecture="AlbertForQuestionAnswering",
+        head={"dropout_rate": 0.0},
+        rows=ANSWERS,
+    ),
+    "choose": TaskForm(architecture="AlbertForMultipleChoice", **_POOLED),
+}

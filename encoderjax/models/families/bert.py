@@ -9,6 +9,13 @@ from typing import Any
 
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.families.names import Names, Row
+from encoderjax.models.families.task_forms import (
+    ANSWERS,
+    CLASSIFIER,
+    CLASSIFIER_DROPOUT,
+    Kind,
+    TaskForm,
+)
 
 _UNCASED, _CASED, _CHINESE = 30_522, 28_996, 21_128
 _MULTILINGUAL_CASED, _MULTILINGUAL_UNCASED = 119_547, 105_879
@@ -148,3 +155,23 @@ HF = Names(
         ("cls.seq_relationship", "heads/nsp/dense", "dense"),
     ),
 )
+
+_POOLED = {
+    "head": {"hidden": "pooler"},
+    "fields": (CLASSIFIER_DROPOUT,),
+    "rows": CLASSIFIER,
+}
+TASK_HEADS: dict[Kind, TaskForm] = {
+    "classify": TaskForm(architecture="BertForSequenceClassification", **_POOLED),
+    "tag": TaskForm(
+        architecture="BertForTokenClassification",
+        fields=(CLASSIFIER_DROPOUT,),
+        rows=CLASSIFIER,
+    ),
+    "answer": TaskForm(
+        architecture="BertForQuestionAnswering",
+        head={"dropout_rate": 0.0},
+        rows=ANSWERS,
+    ),
+    "choose": TaskForm(architecture="BertForMultipleChoice", **_POOLED),
+}

@@ -17,6 +17,15 @@ from encoderjax.models.families.bert import (
     sized,
 )
 from encoderjax.models.families.names import Names, told
+from encoderjax.models.families.task_forms import (
+    ANSWERS,
+    CLASSIFIER,
+    Kind,
+    TaskField,
+    TaskForm,
+    dense_row,
+    score_row,
+)
 
 
 def _deberta(num_layers: int, width: int) -> EncoderConfig:
@@ -128,3 +137,23 @@ HF = Names(
     from_fields=fields_from_hf,
     to_fields=fields_to_hf,
 )
+
+_POOLED = {
+    "head": {"hidden": "dense", "activation": "gelu"},
+    "fields": (
+        TaskField(theirs="pooler_hidden_act", ours="activation", default="gelu"),
+        TaskField(theirs="pooler_dropout", ours="first_dropout_rate", default=0.0),
+        TaskField(theirs="cls_dropout", ours="dropout_rate", default=None),
+    ),
+    "rows": (dense_row("pooler.dense"), score_row("classifier")),
+}
+TASK_HEADS: dict[Kind, TaskForm] = {
+    "classify": TaskForm(architecture="DebertaForSequenceClassification", **_POOLED),
+    "tag": TaskForm(architecture="DebertaForTokenClassification", rows=CLASSIFIER),
+    "answer": TaskForm(
+        architecture="DebertaForQuestionAnswering",
+        head={"dropout_rate": 0.0},
+        rows=ANSWERS,
+    ),
+    "choose": TaskForm(architecture=None, **_POOLED),
+}

@@ -18,6 +18,7 @@ from encoderjax.models.families.bert import (
     sized,
 )
 from encoderjax.models.families.names import told
+from encoderjax.models.families.task_forms import Kind, TaskForm, renamed
 
 _WORDS_OF_NORM = {True: "layer_norm", False: "none"}
 
@@ -109,3 +110,11 @@ HF = dataclasses.replace(
     from_fields=fields_from_hf,
     to_fields=fields_to_hf,
 )
+
+_OF_V1 = renamed(deberta.TASK_HEADS, "Deberta", "DebertaV2")
+TASK_HEADS: dict[Kind, TaskForm] = {
+    **_OF_V1,
+    "choose": dataclasses.replace(
+        _OF_V1["choose"], architecture="DebertaV2ForMultipleChoice"
+    ),
+}

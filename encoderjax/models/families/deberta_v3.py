@@ -23,3 +23,5 @@ PRESETS: dict[str, EncoderConfig] = {
 PRESETS["base_multilingual"] = deberta_v2.preset(12, 768, 251_000)
 
 HF = deberta_v2.HF
+
+TASK_HEADS = deberta_v2.TASK_HEADS

@@ -3,6 +3,15 @@
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.families.bert import projection_rows, sized
 from encoderjax.models.families.names import Names
+from encoderjax.models.families.task_forms import (
+    ANSWERS,
+    CLASSIFIER,
+    Kind,
+    TaskField,
+    TaskForm,
+    dense_row,
+    score_row,
+)
 
 
 def _distilbert(vocab_size: int) -> EncoderConfig:
@@ -66,3 +75,24 @@ HF = Names(
         ("vocab_projector.bias", "heads/mlm/bias", "same"),
     ),
 )
+
+_PRE_CLASSIFIED = {
+    "head": {"hidden": "dense", "activation": "relu", "dropout_rate": 0.2},
+    "fields": (
+        TaskField(theirs="seq_classif_dropout", ours="dropout_rate", default=0.2),
+    ),
+    "rows": (dense_row("pre_classifier"), score_row("classifier")),
+}
+TASK_HEADS: dict[Kind, TaskForm] = {
+    "classify": TaskForm(
+        architecture="DistilBertForSequenceClassification", **_PRE_CLASSIFIED
+    ),
+    "tag": TaskForm(architecture="DistilBertForTokenClassification", rows=CLASSIFIER),
+    "answer": TaskForm(
+        architecture="DistilBertForQuestionAnswering",
+        head={"dropout_rate": 0.1},
+        fields=(TaskField(theirs="qa_dropout", ours="dropout_rate", default=0.1),),
+        rows=ANSWERS,
+    ),
+    "choose": TaskForm(architecture="DistilBertForMultipleChoice", **_PRE_CLASSIFIED),
+}

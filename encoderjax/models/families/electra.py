@@ -18,6 +18,15 @@ from encoderjax.models.families.bert import (
     sized,
 )
 from encoderjax.models.families.names import Names, told
+from encoderjax.models.families.task_forms import (
+    CLASSIFIER_DROPOUT,
+    Kind,
+    TaskField,
+    TaskForm,
+    dense_row,
+    renamed,
+    score_row,
+)
 
 
 def generator(discriminator: EncoderConfig, fraction: float) -> EncoderConfig:
@@ -101,3 +110,35 @@ HF = Names(
     from_fields=fields_from_hf,
     to_fields=fields_to_hf,
 )
+
+TASK_HEADS: dict[Kind, TaskForm] = {
+    **renamed(bert.TASK_HEADS, "Bert", "Electra"),
+    "classify": TaskForm(
+        architecture="ElectraForSequenceClassification",
+        head={"hidden": "dense", "activation": "gelu", "first_dropout_rate": None},
+        fields=(CLASSIFIER_DROPOUT,),
+        rows=(dense_row("classifier.dense"), score_row("classifier.out_proj")),
+    ),
+    "choose": TaskForm(
+        architecture="ElectraForMultipleChoice",
+        head={"hidden": "dense", "activation": "gelu", "dropout_rate": 0.1},
+        fields=(
+            # There the mean counts padding, and the last token may be padding.
+            TaskField(
+                theirs="summary_type",
+                ours="summary",
+                default="first",
+                words={"first": "first"},
+            ),
+            TaskField(
+                theirs="summary_use_proj",
+                ours="hidden",
+                default=True,
+                words={True: "dense", False: "none"},
+            ),
+            TaskField(theirs="summary_activation", ours="activation", default="gelu"),
+            TaskField(theirs="summary_last_dropout", ours="dropout_rate", default=0.1),
+        ),
+        rows=(dense_row("sequence_summary.summary"), score_row("classifier")),
+    ),
+}

@@ -11,6 +11,13 @@ from collections.abc import Mapping
 from encoderjax.errors import UserError
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.families.names import ENDS, PAD, Names, told
+from encoderjax.models.families.task_forms import (
+    Kind,
+    TaskField,
+    TaskForm,
+    dense_row,
+    score_row,
+)
 
 
 def _modernbert(
@@ -178,3 +185,46 @@ HF = Names(
     from_fields=fields_from_hf,
     to_fields=fields_to_hf,
 )
+
+_POOLING = TaskField(
+    theirs="classifier_pooling",
+    ours="summary",
+    default="cls",
+    words={"cls": "first", "mean": "mean"},
+)
+
+
+def _task_form(architecture: str, *fields: TaskField) -> TaskForm:
+    """All heads have the same layers, at one place or at all."""
+    return TaskForm(
+        architecture=architecture,
+        head={
+            "hidden": "dense",
+            "activation": "gelu",
+            "dense_bias": False,
+            "norm": True,
+            "dropout_rate": 0.0,
+            "init": "scaled",
+        },
+        fields=(
+            TaskField(
+                theirs="classifier_activation", ours="activation", default="gelu"
+            ),
+            TaskField(theirs="classifier_bias", ours="dense_bias", default=False),
+            TaskField(theirs="classifier_dropout", ours="dropout_rate", default=0.0),
+            *fields,
+        ),
+        rows=(
+            dense_row("head.dense"),
+            ("head.norm", "task/norm", "norm"),
+            score_row("classifier"),
+        ),
+    )
+
+
+TASK_HEADS: dict[Kind, TaskForm] = {
+    "classify": _task_form("ModernBertForSequenceClassification", _POOLING),
+    "tag": _task_form("ModernBertForTokenClassification"),
+    "answer": _task_form("ModernBertForQuestionAnswering"),
+    "choose": _task_form("ModernBertForMultipleChoice", _POOLING),
+}

@@ -19,6 +19,15 @@ from encoderjax.models.families.bert import (
     sized,
 )
 from encoderjax.models.families.names import ENDS, PAD, Names, told
+from encoderjax.models.families.task_forms import (
+    CLASSIFIER,
+    CLASSIFIER_DROPOUT,
+    Kind,
+    TaskForm,
+    dense_row,
+    renamed,
+    score_row,
+)
 
 
 def preset(num_layers: int, width: int, vocab_size: int) -> EncoderConfig:
@@ -99,3 +108,18 @@ HF = Names(
     from_fields=fields_from_hf,
     to_fields=fields_to_hf,
 )
+
+TASK_HEADS: dict[Kind, TaskForm] = {
+    **renamed(bert.TASK_HEADS, "Bert", "Roberta"),
+    "classify": TaskForm(
+        architecture="RobertaForSequenceClassification",
+        head={"hidden": "dense", "activation": "tanh", "first_dropout_rate": None},
+        fields=(CLASSIFIER_DROPOUT,),
+        rows=(dense_row("classifier.dense"), score_row("classifier.out_proj")),
+    ),
+    "choose": TaskForm(  # drops as the encoder, whatever classifier_dropout says
+        architecture="RobertaForMultipleChoice",
+        head={"hidden": "pooler"},
+        rows=CLASSIFIER,
+    ),
+}

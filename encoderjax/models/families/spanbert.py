@@ -15,3 +15,5 @@ PRESETS: dict[str, EncoderConfig] = {
 }
 
 HF = dataclasses.replace(bert.HF, structure={"init": "normal"})
+
+TASK_HEADS = bert.TASK_HEADS

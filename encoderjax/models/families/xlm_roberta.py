@@ -4,6 +4,7 @@ import dataclasses
 
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.families import roberta
+from encoderjax.models.families.task_forms import renamed
 
 PRESETS: dict[str, EncoderConfig] = {
     "base": roberta.preset(12, 768, 250_002),
@@ -16,3 +17,5 @@ HF = dataclasses.replace(
     architectures={("mlm",): "XLMRobertaForMaskedLM", (): "XLMRobertaModel"},
     fields=roberta.fields(vocab_size=30_522),
 )
+
+TASK_HEADS = renamed(roberta.TASK_HEADS, "Roberta", "XLMRoberta")

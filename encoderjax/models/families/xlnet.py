@@ -11,6 +11,15 @@ from collections.abc import Mapping
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.families.bert import sized
 from encoderjax.models.families.names import Names, told
+from encoderjax.models.families.task_forms import (
+    ANSWERS,
+    CLASSIFIER,
+    Kind,
+    TaskField,
+    TaskForm,
+    dense_row,
+    score_row,
+)
 
 
 def _xlnet(num_layers: int, width: int) -> EncoderConfig:
@@ -114,3 +123,44 @@ HF = Names(
     from_fields=fields_from_hf,
     to_fields=fields_to_hf,
 )
+
+_SUMMARY = {
+    "head": {
+        "summary": "last",
+        "hidden": "dense",
+        "activation": "tanh",
+        "dropout_rate": 0.1,
+    },
+    "fields": (
+        # There the first token may be padding, and the mean counts it.
+        TaskField(
+            theirs="summary_type",
+            ours="summary",
+            default="last",
+            words={"last": "last", "cls_index": "last"},
+        ),
+        TaskField(
+            theirs="summary_use_proj",
+            ours="hidden",
+            default=True,
+            words={True: "dense", False: "none"},
+        ),
+        TaskField(theirs="summary_activation", ours="activation", default="tanh"),
+        TaskField(theirs="summary_last_dropout", ours="dropout_rate", default=0.1),
+    ),
+    "rows": (dense_row("sequence_summary.summary"), score_row("logits_proj")),
+}
+TASK_HEADS: dict[Kind, TaskForm] = {
+    "classify": TaskForm(architecture="XLNetForSequenceClassification", **_SUMMARY),
+    "tag": TaskForm(
+        architecture="XLNetForTokenClassification",
+        head={"dropout_rate": 0.0},
+        rows=CLASSIFIER,
+    ),
+    "answer": TaskForm(  # the other class there searches with a beam
+        architecture="XLNetForQuestionAnsweringSimple",
+        head={"dropout_rate": 0.0},
+        rows=ANSWERS,
+    ),
+    "choose": TaskForm(architecture="XLNetForMultipleChoice", **_SUMMARY),
+}
