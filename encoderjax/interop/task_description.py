@@ -26,7 +26,8 @@ class TaskDescription:
       head: what the scores are made by.
       length: of rows, in tokens.
       cut: which part of a longer text is kept, or whether it is read in `windows`.
-      stride: how many tokens neighbouring windows share.
+      stride: from the start of a window to that of the next, in tokens (BERT's
+        doc_stride); at most what a row has room for.
       settings: what else the task's predictions depend on, plain values by name.
     """
 
@@ -36,7 +37,7 @@ class TaskDescription:
     head: TaskHead
     length: int = 128
     cut: Cut = "head"
-    stride: int = 0
+    stride: int = 128
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
@@ -66,11 +67,9 @@ class TaskDescription:
                 f"task.problem={self.problem!r} needs kind='classify', not "
                 f"{self.kind!r}"
             )
-        if self.length < 1 or not 0 <= self.stride < self.length:
-            raise UserError(
-                f"task.length={self.length} must be at least 1, and task.stride="
-                f"{self.stride} from 0 to below it"
-            )
+        for name in ("length", "stride"):
+            if getattr(self, name) < 1:
+                raise UserError(f"task.{name}={getattr(self, name)} must be 1 or more")
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain values, of which `from_json` makes the same description."""

@@ -5,15 +5,14 @@ Shapes: B rows of a batch, L length, R places of a row, N pieces of a text.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 
 from encoderjax.data.offsets import Pieces
 from encoderjax.data.tokenizers import Tokenizer
 from encoderjax.errors import UserError
-
-Cut = Literal["head", "tail", "both", "windows"]
+from encoderjax.interop.task_description import Cut
 
 # Of a text of which both ends are kept, the part that is its head (Sun et al. 2019).
 _HEAD_SHARE = 4
@@ -51,7 +50,8 @@ class Encoding:
       cut: which part of a text is kept that is too long: its head, its tail, both
         ends (a quarter of the room for the head), or all of it, in windows. Of a pair
         the longer text is cut first.
-      stride: from the start of a window to that of the next.
+      stride: from the start of a window to that of the next (BERT's doc_stride); at
+        most the room, so that no piece is left out.
       windows_of: the text of a pair that has windows. The other one is in every row;
         it is cut at its end if windows would have less than half of the room.
     """
