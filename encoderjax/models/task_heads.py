@@ -24,6 +24,7 @@ from encoderjax.models.encoder import Encoder, Outputs
 from encoderjax.models.families import FAMILIES
 from encoderjax.models.families.task_forms import Kind, TaskForm
 from encoderjax.models.layers import ACTIVATIONS, dense, norm
+from encoderjax.models.pooling import pool
 from encoderjax.models.two_stream import Streams
 
 KINDS: tuple[Kind, ...] = typing.get_args(Kind)
@@ -190,7 +191,8 @@ class HeadLayers(nn.Module):
             x = outputs.pooled
         else:
             x = self._features(outputs)
-            x = _summary(x, mask_BL, head.summary) if head.judges_rows else x
+            if head.judges_rows:
+                x = pool(x, mask_BL, head.summary).astype(x.dtype)
         x = drop(x, rate if first_rate is None else first_rate, dropout, _FIRST_SITE)
         if head.hidden == "dense":
             x = dense(
@@ -230,19 +232,6 @@ class HeadLayers(nn.Module):
         scale = self.param("layer_scale", ones, (1,))
         weights_N = (scale * jax.nn.softmax(scores_N)).astype(self.dtype)
         return jnp.einsum("n,nbld->bld", weights_N, layers_NBLD)
-
-
-def _summary(x_BLD: jax.Array, mask_BL: jax.Array | None, which: str) -> jax.Array:
-    """Returns the state [B, D] that stands for a row; padding may be on either side."""
-    if mask_BL is None:
-        mask_BL = jnp.ones(x_BLD.shape[:2], bool)
-    if which == "mean":
-        real_BL1 = mask_BL[:, :, None].astype(x_BLD.dtype)
-        return (x_BLD * real_BL1).sum(1) / jnp.maximum(real_BL1.sum(1), 1)
-    place_B = jnp.argmax(mask_BL, axis=1)
-    if which == "last":
-        place_B = mask_BL.shape[1] - 1 - jnp.argmax(mask_BL[:, ::-1], axis=1)
-    return jnp.take_along_axis(x_BLD, place_B[:, None, None], axis=1)[:, 0]
 
 
 class TaskModel(nn.Module):
