@@ -125,8 +125,8 @@ class _Statistics:
         self.per_row.extend(used_BP.sum(axis=1).tolist())
         if "mlm/dropped" in batch:
             self.totals["dropped"] += int(batch["mlm/dropped"].sum())
-        if "mlm/drawn" in batch:
-            drawn = batch["mlm/drawn"].sum(axis=0).tolist()
+        for name in {"mlm/drawn", "plm/drawn"} & batch.keys():
+            drawn = batch[name].sum(axis=0).tolist()
             self.drawn.update(dict(enumerate(drawn, start=1)))
         selected_BL = np.zeros(batch["ids"].shape, bool)
         row, slot = np.nonzero(used_BP)

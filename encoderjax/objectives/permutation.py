@@ -35,7 +35,8 @@ class PermutationLM(Objective):
     Batch keys: `plm/positions`, `plm/labels` int32 and `plm/weights` float32 [B, P], as
     those of masked LM; `plm/order` int32 [B, L], the place of a target, of [CLS] and of
     [SEP] in the order, -1 for other text; `plm/sees` int32 [B, L], below which order a
-    token sees the others of its part.
+    token sees the others of its part; `plm/drawn` int32 [B, max_ngram], how often each
+    length of n-grams was drawn.
 
     So text that is no target sees only its like, a target all before it, and [CLS] and
     [SEP] themselves as well. The reused part sees nothing of the rest, which sees all
@@ -117,7 +118,8 @@ class PermutationLM(Objective):
         """Chooses targets and draws the order; the text stays as it is."""
         assert self.max_predictions is not None  # set by `resolved`
         text_BL = candidates(batch, lexicon)
-        target_BL = self._chosen(batch, draws, lexicon) & text_BL
+        chosen_BL, drawn_BN = self._chosen(batch, draws, lexicon)
+        target_BL = chosen_BL & text_BL
         ordered_BL = target_BL | (batch["mask"] & ~text_BL)
         order_BL = np.where(ordered_BL, self._permutation(batch, draws), -1)
         positions_BP, weights_BP = chosen_tokens(target_BL, self.max_predictions)
@@ -128,6 +130,7 @@ class PermutationLM(Objective):
             "plm/weights": weights_BP * batch["row_weights"][:, None],
             "plm/order": order_BL.astype(np.int32),
             "plm/sees": (order_BL + ~target_BL).astype(np.int32),
+            "plm/drawn": drawn_BN,
         }
 
     def _parts(self, length: int) -> tuple[slice, ...]:
@@ -136,8 +139,13 @@ class PermutationLM(Objective):
         both = (slice(0, reused), slice(reused, length))
         return tuple(part for part in both if part.start < part.stop)
 
-    def _chosen(self, batch: Batch, draws: Draws, lexicon: Lexicon) -> np.ndarray:
-        """Returns bool [B, L]: as many tokens of each part as are to be predicted."""
+    def _chosen(
+        self, batch: Batch, draws: Draws, lexicon: Lexicon
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns as many tokens of each part as are to be predicted, bool [B, L].
+
+        And how often each length of n-grams was drawn, int32 [B, N].
+        """
         assert self.max_predictions is not None
         ids_BL, mask_BL = batch["ids"], batch["mask"]
         length = ids_BL.shape[1]
@@ -159,13 +167,17 @@ class PermutationLM(Objective):
             for part in parts
         ]
         chosen_BL, before_B = np.zeros_like(mask_BL), np.zeros_like(goals_B)
+        drawn_BN = np.zeros((len(ids_BL), self.max_ngram), np.int32)
         for number, (part, end_B) in enumerate(zip(parts, ends_B, strict=True)):
             drawn = slice(number * columns, (number + 1) * columns)
             text = _Text.of(starts_BL[:, part], mask_BL[:, part], flipped_B)
             goal_B, before_B = end_B - before_B, end_B
-            marked_BT = text.ngrams(
+            marked_BT, walked_BC = text.ngrams(
                 goal_B, lengths_BC[:, drawn], bits_BC[:, drawn], window
             )
+            for n in range(1, self.max_ngram + 1):
+                same_BC = walked_BC & (lengths_BC[:, drawn] == n)
+                drawn_BN[:, n - 1] += same_BC.sum(axis=1, dtype=np.int32)
             keys_BT = draws.bits(f"plm/fill/{number}", marked_BT.shape[1])
             missing_B = goal_B - marked_BT.sum(axis=1)
             free_BT = text.real_BT & ~marked_BT
@@ -173,7 +185,7 @@ class PermutationLM(Objective):
             row, slot = np.nonzero(filled.weights_BP)
             marked_BT[row, filled.positions_BP[row, slot]] = True
             chosen_BL[:, part] = text.in_columns(marked_BT)
-        return chosen_BL
+        return chosen_BL, drawn_BN
 
     def _permutation(self, batch: Batch, draws: Draws) -> np.ndarray:
         """Returns int64 [B, L]: the rank of each place among those of its part."""
@@ -294,12 +306,13 @@ class _Text:
         lengths_BC: np.ndarray,
         bits_BC: np.ndarray,
         window: int,
-    ) -> np.ndarray:
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Marks n-grams from the left, bool [B, T], at most the goal.
 
         An n-gram of n tokens has window x n others round it, a random number of them
         before, and then moves right to where a word starts. The walk ends at the goal,
-        or with the first n-gram that reaches the last token.
+        or with the first n-gram that reaches the last token. Also returns which
+        lengths it came to, bool [B, C], that one included.
         """
         num_rows, tokens = self.starts_BT.shape
         tokens_B = self.real_BT.sum(axis=1)
@@ -312,7 +325,11 @@ class _Text:
         row_B, steps_N = np.arange(num_rows), np.arange(longest)
         cursor_B, left_B = np.zeros(num_rows, np.int64), goal_B.copy()
         bits_BC = bits_BC.astype(np.uint64)
-        for n_B, bits_B in zip(lengths_BC.T, bits_BC.T, strict=True):
+        walked_BC = np.zeros(lengths_BC.shape, bool)
+        for column, (n_B, bits_B) in enumerate(
+            zip(lengths_BC.T, bits_BC.T, strict=True)
+        ):
+            walked_BC[:, column] = (left_B > 0) & (cursor_B < tokens_B)
             n_B = np.minimum(n_B, left_B)
             around_B = window * n_B
             before_B = (bits_B * around_B.astype(np.uint64)) >> np.uint64(32)
@@ -326,4 +343,4 @@ class _Text:
             cursor_B = np.where(walks_B, end_B + around_B - before_B, tokens)
             if not walks_B.any():
                 break
-        return marked_BT[:, :tokens]
+        return marked_BT[:, :tokens], walked_BC

@@ -72,11 +72,12 @@ def runs_of(marked):
 
 
 def walked(is_start, goal, lengths, lefts):
-    """XLNet's walk over one part, token by token."""
-    marked, cursor, chosen = set(), 0, 0
+    """XLNet's walk over one part, token by token; and the lengths that it drew."""
+    marked, drawn, cursor, chosen = set(), [], 0, 0
     for n, left in zip(lengths, lefts, strict=True):
         if cursor >= len(is_start) or chosen >= goal:
             break
+        drawn.append(int(n))
         n = min(int(n), goal - chosen)
         before = int(left * 6 * n) >> 32
         begin = cursor + before
@@ -88,13 +89,14 @@ def walked(is_start, goal, lengths, lefts):
         marked.update(range(begin, end))
         chosen += n
         cursor = end + 6 * n - before
-    return marked
+    return marked, drawn
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bytelevel", "unigram"])
 def test_the_targets_are_those_of_the_walk_and_then_random_ones(kind):
     lexicon, batch = make_lexicon(kind), make_rows(60)
-    targets = targets_of(PLM.corrupt(batch, draws(60), lexicon))
+    out = PLM.corrupt(batch, draws(60), lexicon)
+    targets, counted = targets_of(out), out["plm/drawn"].copy()
     columns = 74  # 512 / 7
     lengths = draw_lengths(draws(60), 2 * columns, 5)
     lefts = draws(60).bits("plm/left", 2 * columns)
@@ -104,13 +106,14 @@ def test_the_targets_are_those_of_the_walk_and_then_random_ones(kind):
         drawn = slice(part * columns, (part + 1) * columns)
         keys = draws(60).bits(f"plm/fill/{part}", 256)
         for row in range(60):
-            marked = walked(
+            marked, drawn_lengths = walked(
                 starts[row, part * 256 : part * 256 + 256],
                 goal,
                 lengths[row, drawn],
                 lefts[row, drawn].tolist(),
             )
             walks += len(marked)
+            counted[row] -= np.bincount(drawn_lengths, minlength=6)[1:].astype(np.int32)
             others = sorted(set(range(256)) - marked, key=lambda p: keys[row, p])
             marked.update(others[: goal - len(marked)])
             text = {
@@ -119,6 +122,7 @@ def test_the_targets_are_those_of_the_walk_and_then_random_ones(kind):
             found = np.flatnonzero(targets[row, part * 256 : part * 256 + 256])
             assert set(found.tolist()) == text
     assert walks > 60 * 50
+    assert not counted.any()
 
 
 def test_43_of_the_reused_part_and_42_of_the_rest():

@@ -357,3 +357,6 @@ def test_xlnet_predicts_85_of_512_and_corrupts_none(corpus_of):
     assert stats["predictions_per_row"]["max"] == 85
     assert 82 / 512 < stats["selected_share"] <= 85 / 512
     assert {row["reversed"] for row in rows} == {False, True}
+    drawn = list(stats["drawn_lengths"].values())
+    assert sum(drawn) > 1000
+    assert chi_square_fits(np.array(drawn), np.array([60, 30, 20, 15, 12]) / 137)
