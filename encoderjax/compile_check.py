@@ -64,7 +64,7 @@ def run(
         _size(stage, builder)
         | _program(found[program_key(stage)], pod)
         | {"formula_bytes": by_formula(builder, stage, pod.available).total}
-        | _times(stage, utilization * pod.peak)
+        | _times(stage, builder, utilization * pod.peak)
         for stage in stages
     ]
     result = {
@@ -91,13 +91,15 @@ def run(
 def _size(stage: Stage, builder: Builder) -> dict[str, Any]:
     """Returns what a phase asks for."""
     rows, config = stage.experiment.batch_size, stage.experiment.config
+    filled = builder.rows(stage)
     return {
         "name": stage.phase.name,
         "steps": stage.phase.last - stage.phase.first,
         "rows": rows,
+        "empty_rows": filled - rows,
         "length": config.data.length,
         "tokens_per_step": rows * config.data.length,
-        "rows_per_device": builder.rows(stage) // batch_shards(builder.mesh),
+        "rows_per_device": filled // batch_shards(builder.mesh),
         "microbatches": config.optimizer.microbatches,
     }
 
@@ -121,9 +123,13 @@ def _program(found: Compiled, pod: Pod) -> dict[str, Any]:
     }
 
 
-def _times(stage: Stage, speed: float) -> dict[str, float]:
-    """Returns its arithmetic, and how long it takes at a speed."""
-    seconds = stage.flops_per_step / speed
+def _times(stage: Stage, builder: Builder, speed: float) -> dict[str, float]:
+    """Returns its arithmetic, and how long it takes at a speed.
+
+    Rows that fill a batch up take their time, but are nothing that was asked for.
+    """
+    filled = builder.rows(stage) / stage.experiment.batch_size
+    seconds = filled * stage.flops_per_step / speed
     steps = stage.phase.last - stage.phase.first
     return {
         "flops_per_step": stage.flops_per_step,
@@ -185,7 +191,7 @@ def _phase_lines(phase: dict[str, Any], result: dict[str, Any]) -> list[str]:
         _line(
             "rows a chip",
             f"{phase['rows_per_device']:g}",
-            f"in {parts} microbatch{'es' if parts > 1 else ''}",
+            f"in {parts} microbatch{'es' if parts > 1 else ''}" + _filling(phase),
         ),
         _line(
             "HBM a chip",
@@ -211,6 +217,11 @@ def _phase_lines(phase: dict[str, Any], result: dict[str, Any]) -> list[str]:
     if not result["by_formula"]:
         lines.append(_line("compiled in", f"{phase['compile_seconds']} s"))
     return lines
+
+
+def _filling(phase: dict[str, Any]) -> str:
+    empty = phase["empty_rows"]
+    return f"; {empty:,} of {phase['rows'] + empty:,} only fill up" if empty else ""
 
 
 def _line(label: str, value: str, note: str = "") -> str:

@@ -85,6 +85,18 @@ def test_what_does_not_fit_ends_with_a_code_and_what_does(shelf, capsys):
     assert "--config.mesh.model=2" in last
 
 
+def test_rows_that_only_fill_a_batch_up_take_their_time():
+    """By formula, for chips that nothing is compiled for."""
+    odd = SMALLEST | {"data.batch_size": 5, "data.fill_batch": True}
+    config = load_config("configs/bert_base.py:tiny", odd)
+    result = compile_check.run(config, "a100:8", report=SILENT)
+    (phase,) = result["phases"]
+    assert (phase["rows"], phase["empty_rows"], phase["rows_per_device"]) == (5, 3, 1)
+    seconds = 8 / 5 * phase["flops_per_step"] / (0.4 * 8 * 312e12)
+    assert phase["seconds_per_step"] == pytest.approx(seconds)
+    assert "3 of 8 only fill up" in compile_check.table(result)
+
+
 LAYERS = {"model.num_layers": 12, "data.batch_size": 1024}  # activations are the most
 TABLE = {"model.vocab_size": 2**18, "data.batch_size": 8}  # the state is
 SPLIT = {"mesh.data": -1, "mesh.fsdp": 2, "mesh.model": 1}

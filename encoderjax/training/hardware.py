@@ -5,7 +5,9 @@ import time
 import jax
 import jax.numpy as jnp
 
-# Published dense bfloat16 peaks, FLOP/s of one device, by a part of `device_kind`.
+# Published dense bfloat16 peaks, FLOP/s of one chip, by a part of `device_kind`: those
+# of docs.cloud.google.com/tpu/docs, and of NVIDIA's data sheets, where sparse products
+# stand first and are twice as fast; float16 for V100 and T4, which have no bfloat16.
 _PEAKS = {
     "TPU v4": 275e12,
     "TPU v5 lite": 197e12,
@@ -25,23 +27,28 @@ _PEAKS = {
 }
 
 
-# GPUs that a run can be estimated for: how their kind is called, and their memory.
-GPUS = {"a100": ("NVIDIA A100", 80 * 2**30), "h100": ("NVIDIA H100", 80 * 2**30)}
+# GPUs that a run can be estimated for: how their kind is called, and the memory that
+# jax takes of the 80 GiB unless it is told otherwise (XLA_PYTHON_CLIENT_MEM_FRACTION).
+GPUS = {"a100": ("NVIDIA A100", 60 * 2**30), "h100": ("NVIDIA H100", 60 * 2**30)}
 
-# Published bytes/s that a device can send to others of its pod or machine.
+# Bytes/s that a chip can send over all of its links together, one way. What is
+# published counts both ways: 400 GB/s for v5e, 1,200 for v5p and TPU7x, 800 for v6e,
+# 600 for A100 (NVLink 3) and 900 for H100 (NVLink 4). Google's all-reduce bandwidth of
+# a pod is the number here times its chips (51.2 TB/s for 256 v5e, 1.1 PB/s for 4,096
+# v4). NVLink ends at the machine, usually of eight GPUs: its network is slower.
 _LINKS = {
-    "TPU v4": 300e9,
+    "TPU v4": 270e9,
     "TPU v5 lite": 200e9,
     "TPU v5": 600e9,
-    "TPU v6 lite": 448e9,
-    "TPU7x": 1200e9,
-    "A100": 600e9,
-    "H100": 900e9,
+    "TPU v6 lite": 400e9,
+    "TPU7x": 600e9,
+    "A100": 300e9,
+    "H100": 450e9,
 }
 
 
 def published_link(device_kind: str) -> float | None:
-    """Returns the bytes/s that a device of a kind can send, or None where unknown."""
+    """Returns the bytes/s that a chip of a kind can send, or None where unknown."""
     return next((speed for kind, speed in _LINKS.items() if kind in device_kind), None)
 
 
@@ -55,11 +62,20 @@ def peak_flops() -> float | None:
     if device.platform == "cpu":
         return _measured_peak() * jax.process_count()
     peak = published_peak(device.device_kind)
-    return None if peak is None else peak * jax.device_count()
+    return None if peak is None else peak * _chips()
+
+
+def _chips() -> int:
+    """Returns how many chips there are: each half of a TPU7x is a device."""
+    place = lambda device: (
+        getattr(device, "slice_index", 0),
+        tuple(getattr(device, "coords", (device.id,))),
+    )
+    return len(set(map(place, jax.devices())))
 
 
 def published_peak(device_kind: str) -> float | None:
-    """Returns the FLOP/s of one device of a kind, or None where unknown."""
+    """Returns the FLOP/s of one chip of a kind, or None where unknown."""
     return next((peak for kind, peak in _PEAKS.items() if kind in device_kind), None)
 
 
