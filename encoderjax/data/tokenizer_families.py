@@ -42,6 +42,8 @@ class Family:
         byte-level families.
       pads_left: whether padding stands before the text.
       pad_segment: the segment of padding.
+      asks_for_segments: whether its files have to name the segments among a model's
+        inputs, because its class would leave them out.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Family:
     composes: bool = False
     pads_left: bool = False
     pad_segment: int = 0
+    asks_for_segments: bool = False
 
     @property
     def specials(self) -> tuple[str, ...]:
@@ -142,6 +145,7 @@ FAMILIES = {
             hf_class="AlbertTokenizer",
             model_types=("albert",),
             model_file="spiece.model",
+            asks_for_segments=True,
         ),
         Family(
             name="xlnet",
@@ -157,6 +161,7 @@ FAMILIES = {
             model_file="spiece.model",
             pads_left=True,
             pad_segment=3,
+            asks_for_segments=True,
         ),
         Family(
             name="xlm_roberta",

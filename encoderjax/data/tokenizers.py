@@ -177,6 +177,9 @@ class Tokenizer:
         }
         if family.pads_left:
             config["padding_side"] = "left"
+        if family.asks_for_segments:
+            names = ["input_ids", "token_type_ids", "attention_mask"]
+            config["model_input_names"] = names
         for name, content in self._scheme.files().items():
             (folder / name).write_bytes(content)
         (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2))

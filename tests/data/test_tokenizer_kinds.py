@@ -138,6 +138,16 @@ def test_saved_folder_gives_the_same_ids_in_transformers(
             assert theirs.decode(ids) == trained.decode(ids)
 
 
+def test_segments_are_given_unasked_to_models_that_have_them(kind, trained, folder):
+    own, _, _ = KINDS[kind]
+    theirs = transformers_tokenizer(folder, own)
+    if own in ("bert", "albert", "xlnet", "deberta-v2"):
+        _, segments = trained.encode_with_specials("the old", "ships")
+        assert theirs("the old", "ships")["token_type_ids"] == segments
+    if own == "modernbert":  # whose models take none
+        assert "token_type_ids" not in theirs("the old", "ships")
+
+
 def test_class_of_the_family_is_named(kind, folder):
     own, _, _ = KINDS[kind]
     theirs = transformers_tokenizer(folder, own)
