@@ -275,14 +275,15 @@ def _read_exported(path: Path) -> LoadedModel:
 def _encoder_alone(
     params: dict, config: EncoderConfig, path: Path
 ) -> tuple[dict, EncoderConfig, tuple[str, ...]]:
-    """Leaves out a task's head, of a model that was fine-tuned."""
-    if "task" not in params:
+    """Leaves out a task's head, and a whitening, of a model that was fine-tuned."""
+    if not {"task", "whiten"} & set(params):
         return params, config, ()
     encoder = params["encoder"]
     config = dataclasses.replace(
         config, pooler="pooler" in encoder, mask_decoder_layers=0
     )
-    return {"encoder": encoder}, config, (f"{path}: the task's head is not used",)
+    lines = (f"{path}: the task's head is not used",) if "task" in params else ()
+    return {"encoder": encoder}, config, lines
 
 
 def _complete(

@@ -99,16 +99,28 @@ def load_task(folder: str | Path, step: int | None = None) -> LoadedTask:
     return _read_exported(path) if exported else _read_huggingface(path)
 
 
+def best_step(path: Path) -> tuple[int | None, tuple[str, ...]]:
+    """Returns the best step of a fine-tuned workdir, if it has one that is kept.
+
+    A line says so where the best one is gone.
+    """
+    if not (path / BEST).is_file():
+        return None, ()
+    from encoderjax.training.checkpoint import saved_steps
+
+    step = weights.read_json(path / BEST).get("step")
+    if step in saved_steps(path):
+        return step, ()
+    return None, (f"{path}: the best step, {step}, is not kept; the last is taken",)
+
+
 def _read_workdir(path: Path, run: Mapping, step: int | None) -> LoadedTask:
     # Orbax takes a second to import, and no other folder needs it.
-    from encoderjax.training.checkpoint import restore_params, saved_steps
+    from encoderjax.training.checkpoint import restore_params
 
     report: tuple[str, ...] = ()
-    if step is None and (path / BEST).is_file():
-        step = weights.read_json(path / BEST).get("step")
-        if step not in saved_steps(path):
-            report = (f"{path}: the best step, {step}, is not kept; the last is taken",)
-            step = None
+    if step is None:
+        step, report = best_step(path)
     params, step = restore_params(path, step)
     loaded = _own(path, run, params, path / "config.json", path / "tokenizer")
     return dataclasses.replace(loaded, step=step, report=report)

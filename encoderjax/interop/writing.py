@@ -27,6 +27,8 @@ from encoderjax.interop.precision import (
     int8_leaves,
     with_scales,
 )
+from encoderjax.interop.sentence_loading import SENTENCE, LoadedSentence
+from encoderjax.interop.sentence_transformers import write_modules
 from encoderjax.interop.task_huggingface import (
     encoder_fields,
     head_beside,
@@ -79,6 +81,24 @@ def write_task_hf(folder: Path, loaded: LoadedTask, dtype: Dtype) -> int:
     form = task_form(family, task.kind)
     named = lambda params: (task_params_to_hf(params, family, config, form), {})
     return _write_hf_files(folder, loaded, config_json, named, dtype)
+
+
+def write_sentence_transformers(
+    folder: Path, loaded: LoadedSentence, dtype: Dtype
+) -> int:
+    """Writes a folder of sentence-transformers; returns the number of parameters."""
+    whiten = loaded.params.get("whiten")
+    write_modules(folder, loaded.description.head, loaded.config, whiten, dtype)
+    encoder = LoadedModel(
+        family=loaded.family,
+        config=loaded.config,
+        params={"encoder": loaded.params["encoder"]},
+        head_names=(),
+        tokenizer=loaded.tokenizer,
+        source=loaded.source,
+    )
+    beside = sum(leaf.size for leaf in (whiten or {}).values())
+    return beside + write_hf(folder, encoder, dtype)
 
 
 def _write_hf_files(
@@ -143,7 +163,9 @@ def _token_ids(loaded: LoadedModel | LoadedTask, config_json: dict) -> dict:
     return ids
 
 
-def write_params(folder: Path, loaded: LoadedModel | LoadedTask, dtype: Dtype) -> int:
+def write_params(
+    folder: Path, loaded: LoadedModel | LoadedTask | LoadedSentence, dtype: Dtype
+) -> int:
     """Writes our own tree and a list of its names; returns the number of parameters."""
     leaves = host_leaves(loaded.params)
     index: dict[str, object] = {
@@ -153,6 +175,8 @@ def write_params(folder: Path, loaded: LoadedModel | LoadedTask, dtype: Dtype) -
     }
     if isinstance(loaded, LoadedTask):
         index[TASK] = loaded.description.to_json()
+    elif isinstance(loaded, LoadedSentence):
+        index[SENTENCE] = loaded.description.to_json()
     else:
         generator = loaded.generator
         index["heads"] = list(loaded.head_names)

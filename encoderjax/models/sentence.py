@@ -8,7 +8,7 @@ layers.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import flax.linen as nn
@@ -165,9 +165,23 @@ class SentenceModel(nn.Module):
         dropout: DropoutKey | None = None,
     ) -> jax.Array:
         """Returns the vectors [B, X] before they are whitened and normalised."""
-        states_BLX = self.tokens(ids_BL, mask_BL, segments_BL, dropout=dropout)
         how = self.head.pooling
-        return pool(states_BLX, mask_BL, self.config.summary if how == "cls" else how)
+        inputs = (ids_BL, mask_BL, segments_BL)
+        return self.poolings((how,), *inputs, dropout=dropout)[how]
+
+    def poolings(
+        self,
+        hows: Sequence[Pooling],
+        ids_BL: jax.Array,
+        mask_BL: jax.Array | None = None,
+        segments_BL: jax.Array | None = None,
+        *,
+        dropout: DropoutKey | None = None,
+    ) -> dict[Pooling, jax.Array]:
+        """Returns several poolings [B, X] of the same states."""
+        states_BLX = self.tokens(ids_BL, mask_BL, segments_BL, dropout=dropout)
+        place = lambda how: self.config.summary if how == "cls" else how
+        return {how: pool(states_BLX, mask_BL, place(how)) for how in hows}
 
     def tokens(
         self,
