@@ -196,7 +196,7 @@ class Program:
             operands = {instruction.name: instruction for instruction in body}
             for instruction in body:
                 kind = instruction.opcode.removesuffix("-start")
-                if kind not in _COLLECTIVES:
+                if kind not in _COLLECTIVES or _is_alone(instruction.text):
                     continue
                 if name.startswith("all-reduce-scatter"):
                     kind = "reduce-scatter"
@@ -240,6 +240,12 @@ def _axes(text: str, mesh: Mapping[str, int]) -> tuple[str, ...]:
     return tuple(
         axis for axis, at in zip(mesh, places, strict=True) if len(set(at.tolist())) > 1
     )
+
+
+def _is_alone(text: str) -> bool:
+    """Says whether each device exchanges with itself only, along an axis of one."""
+    group = _first_group(text)
+    return group is not None and len(group) == 1
 
 
 def _first_group(text: str) -> np.ndarray | None:

@@ -81,6 +81,11 @@ def test_a_collective_in_pieces_and_a_counter_without_a_note_are_understood():
     assert found.bytes == 24 * 1024 * 8 * 64 * 2
 
 
+def test_devices_that_are_alone_exchange_nothing():
+    program = Program(_PIECES.replace("[4,4]<=[8,2]T(1,0)", "{{0},{1},{2},{3}}"))
+    assert not program.collectives({"data": 4, "fsdp": 1, "model": 1})
+
+
 _PIECES = """
 %first (param_0: bf16[1,256,8,64]) -> bf16[1,1024,8,64] {
   %param_0 = bf16[1,256,8,64]{1,3,2,0:T(8,128)(2,1)} parameter(0)
