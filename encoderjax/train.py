@@ -28,9 +28,11 @@ from encoderjax.config import (
     config_name,
     parse_with_config,
 )
+from encoderjax.data.tokenizers import Tokenizer
 from encoderjax.demonstration import demonstration, next_commands
 from encoderjax.errors import UserError
 from encoderjax.experiment import Experiment, model_of, open_start
+from encoderjax.held_out import HeldOut
 from encoderjax.interop.start import Start
 from encoderjax.interop.weights import read_json
 from encoderjax.loop import Loop, Program
@@ -107,24 +109,21 @@ def run(config: RunConfig, workdir: Path) -> dict[str, float] | None:
                 rows=rows,
                 frozen=frozen,
             )
-        _write_workdir(workdir, experiment)
+        write_workdir(workdir, experiment.described(), experiment.corpus.tokenizer)
         report(_opening_lines(experiment, stages, mesh, state, workdir, first))
         for line in start_lines:
             report(f"start    {line}")
 
         # ---- the loop ----
-        loop = Loop(
-            run=experiment,
-            programs=tuple(program_of(stage, mesh, shardings) for stage in stages),
-            mesh=mesh,
-            checkpoints=checkpoints,
-            writer=MetricsWriter(workdir, first) if speaks else None,
-            progress=Progress(config.steps, first, speaks),
-        )
+        programs = tuple(program_of(stage, mesh, shardings) for stage in stages)
+        writer = MetricsWriter(workdir, first) if speaks else None
+        progress = Progress(config.steps, first, speaks)
+        judge = HeldOut(experiment, stages, programs, mesh, writer, progress)
+        loop = Loop(config, programs, judge, mesh, checkpoints, writer, progress)
         try:
             with loop:
                 metrics, stopped_at = loop.steps(state, first)
-                table = loop.before_and_after()
+                table = judge.before_and_after()
         except OSError as error:
             raise UserError(
                 f"cannot write to {workdir}: {error.strerror}; see to space and "
@@ -177,7 +176,15 @@ def program_of(stage: Stage, mesh: Mesh, shardings: TrainState) -> Program:
     eval_step = make_eval_step(
         pretrainer, mesh=mesh, shardings=shardings.params, frozen=shardings.frozen
     )
-    return Program(stage, train_step, eval_step)
+    return Program(
+        name=phase.name,
+        last=phase.last,
+        source=stage.source,
+        microbatches=config.optimizer.microbatches,
+        flops_per_step=stage.flops_per_step,
+        train_step=train_step,
+        eval_step=eval_step,
+    )
 
 
 def _with_unsaved(
@@ -241,14 +248,16 @@ def _initial_params(
     return start.params_for(experiment.pretrainer().model, tokenizer, seed)
 
 
-def _write_workdir(workdir: Path, experiment: Experiment) -> None:
+def write_workdir(
+    workdir: Path, described: Mapping[str, Any], tokenizer: Tokenizer
+) -> None:
     """Writes config.json and the tokenizer, from which others load the model."""
     if jax.process_index() != 0:
         return
     try:
-        experiment.corpus.tokenizer.save(workdir / "tokenizer")
+        tokenizer.save(workdir / "tokenizer")
         partial = workdir / "config.json.partial"
-        partial.write_text(json.dumps(experiment.described(), indent=2) + "\n")
+        partial.write_text(json.dumps(described, indent=2) + "\n")
         os.replace(partial, workdir / "config.json")
     except OSError as error:
         raise UserError(

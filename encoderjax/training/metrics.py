@@ -41,14 +41,26 @@ class MetricsWriter:
 
     def written(self, step: int) -> dict[str, dict[str, Any]]:
         """Returns the metrics that were written for a step, by their split."""
-        lines = self.path.read_text(encoding="utf-8").splitlines()
-        found = [line for line in map(json.loads, lines) if line.pop("step") == step]
+        lines = read_metrics(self.path.parent)
+        found = [line for line in lines if line.pop("step") == step]
         return {line.pop("split"): line for line in found}
 
     def close(self) -> None:
         """Writes out what is buffered."""
         self.file.close()
         self.events.close()
+
+
+def read_metrics(workdir: Path, split: str | None = None) -> list[dict[str, Any]]:
+    """Returns the lines of a workdir's metrics, all or those of a split.
+
+    A last line that a kill left unfinished is no line.
+    """
+    path = workdir / FILE
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    whole, _, _ = text.rpartition("\n")
+    lines = [json.loads(line) for line in whole.splitlines()]
+    return [line for line in lines if split in (None, line["split"])]
 
 
 def cut_after(path: Path, step: int) -> None:

@@ -7,7 +7,7 @@ add up, whatever part of the masked tokens a device or a microbatch holds.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +17,41 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from encoderjax.models.dropout import DropoutKey
 from encoderjax.objectives.objective import DeviceBatch, Terms
-from encoderjax.objectives.pretrainer import Pretrainer, divide
+from encoderjax.objectives.pretrainer import divide
 from encoderjax.training.mesh import BATCH_SPEC, parameter_shardings
 
 PyTree = Any
+
+
+class Trainee(Protocol):
+    """What is trained: pure functions of parameters and a batch."""
+
+    def init(self, key: jax.Array) -> PyTree:
+        """Returns new parameters."""
+        ...
+
+    def init_carry(self, rows: int) -> PyTree:
+        """Returns what the first step is handed beside the parameters."""
+        ...
+
+    def counts(self, batch: DeviceBatch) -> Terms:
+        """Returns what each term is divided by, over the whole batch given."""
+        ...
+
+    def sums(
+        self,
+        params: PyTree,
+        frozen: PyTree,
+        carry: PyTree,
+        batch: DeviceBatch,
+        dropout: DropoutKey | None,
+    ) -> tuple[Terms, PyTree]:
+        """Runs the model once; returns the summed terms and the next carry."""
+        ...
+
+    def loss(self, terms: Terms, counts: Terms) -> jax.Array:
+        """Returns the loss of terms and what they are divided by."""
+        ...
 
 
 @struct.dataclass
@@ -42,7 +73,7 @@ class TrainState:
 
 
 def abstract_state(
-    pretrainer: Pretrainer,
+    trainee: Trainee,
     optimizer: optax.GradientTransformation,
     mesh: Mesh,
     *,
@@ -58,9 +89,9 @@ def abstract_state(
     shapes = jax.eval_shape(
         lambda frozen: _new_state(
             # A key within: the mesh may be of devices that are not there.
-            pretrainer.init(jax.random.key(0)),
+            trainee.init(jax.random.key(0)),
             optimizer,
-            pretrainer.init_carry(rows),
+            trainee.init_carry(rows),
             frozen,
         ),
         frozen or {},
@@ -78,7 +109,7 @@ def abstract_state(
 
 
 def init_state(
-    pretrainer: Pretrainer,
+    trainee: Trainee,
     optimizer: optax.GradientTransformation,
     shardings: TrainState,
     seed: int,
@@ -93,11 +124,11 @@ def init_state(
     """
     frozen = jax.device_put(frozen or {}, shardings.frozen)
     new = lambda params, frozen: _new_state(
-        params, optimizer, pretrainer.init_carry(rows), frozen
+        params, optimizer, trainee.init_carry(rows), frozen
     )
     if params is None:
         create = jax.jit(
-            lambda key, frozen: new(pretrainer.init(key), frozen),
+            lambda key, frozen: new(trainee.init(key), frozen),
             out_shardings=shardings,
         )
         return create(jax.random.key(seed), frozen)
@@ -118,7 +149,7 @@ def _new_state(
 
 
 def make_train_step(
-    pretrainer: Pretrainer,
+    trainee: Trainee,
     optimizer: optax.GradientTransformation,
     schedule: optax.Schedule,
     *,
@@ -135,8 +166,8 @@ def make_train_step(
         dropout = DropoutKey.create(seed, state.step, part["row"])
 
         def loss_of(params: PyTree):
-            terms, carried = pretrainer.sums(params, state.frozen, carry, part, dropout)
-            return pretrainer.loss(terms, counts), (terms, carried)
+            terms, carried = trainee.sums(params, state.frozen, carry, part, dropout)
+            return trainee.loss(terms, counts), (terms, carried)
 
         (_, (terms, carried)), gradients = jax.value_and_grad(loss_of, has_aux=True)(
             state.params
@@ -144,7 +175,7 @@ def make_train_step(
         return gradients, terms, carried
 
     def train_step(state: TrainState, batch: DeviceBatch) -> tuple[TrainState, Terms]:
-        counts = pretrainer.counts(batch)
+        counts = trainee.counts(batch)
         if microbatches == 1:
             gradients, terms, carry = gradients_of(state, batch, state.carry, counts)
         else:
@@ -157,7 +188,7 @@ def make_train_step(
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         metrics = {
-            "loss": pretrainer.loss(terms, counts),
+            "loss": trainee.loss(terms, counts),
             **divide(terms, counts),
             "learning_rate": jnp.asarray(schedule(state.step), jnp.float32),
             "grad_norm": optax.tree.norm(gradients),
@@ -214,7 +245,7 @@ def _join(tree: PyTree) -> PyTree:
 
 
 def make_eval_step(
-    pretrainer: Pretrainer, *, mesh: Mesh, shardings: PyTree, frozen: PyTree = None
+    trainee: Trainee, *, mesh: Mesh, shardings: PyTree, frozen: PyTree = None
 ) -> Callable[[PyTree, PyTree, DeviceBatch], tuple[Terms, Terms]]:
     """Returns the jitted (params, frozen, batch) -> (sums, counts).
 
@@ -228,8 +259,8 @@ def make_eval_step(
     def eval_step(
         params: PyTree, frozen: PyTree, batch: DeviceBatch
     ) -> tuple[Terms, Terms]:
-        terms, _ = pretrainer.sums(params, frozen, {}, batch, None)
-        return terms, pretrainer.counts(batch)
+        terms, _ = trainee.sums(params, frozen, {}, batch, None)
+        return terms, trainee.counts(batch)
 
     return jax.jit(
         eval_step,
