@@ -197,10 +197,10 @@ class RunConfig:
     def from_dict(cls, values: Mapping[str, Any]) -> "RunConfig":
         """Builds and checks a run from nested plain values."""
         parts = {
-            "model": _model(_group_of(values, "model")),
-            "objectives": _objectives(_group_of(values, "objectives")),
-            "optimizer": _optimizer(_group_of(values, "optimizer")),
-            "phases": _typed(_group_of(values, "phases")),
+            "model": _model(group_of(values, "model")),
+            "objectives": _objectives(group_of(values, "objectives")),
+            "optimizer": optimizer_of(group_of(values, "optimizer")),
+            "phases": _typed(group_of(values, "phases")),
         }
         return build(cls, {**values, **parts}, "")
 
@@ -228,7 +228,8 @@ class RunConfig:
         return plain
 
 
-def _group_of(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+def group_of(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Returns the fields of a group of a config; none where it is left out."""
     group = values.get(name, {})
     if isinstance(group, Override):
         group = as_typed(group)
@@ -244,10 +245,10 @@ def _typed(values: Any) -> Any:
     return as_typed(values) if isinstance(values, Override) else values
 
 
-def _optimizer(values: dict[str, Any]) -> OptimizerConfig:
+def optimizer_of(values: dict[str, Any]) -> OptimizerConfig:
     """Builds the optimiser; the fields of its groups are checked like its own."""
     converted = {}
-    for pattern, group in _group_of(values, "groups").items():
+    for pattern, group in group_of(values, "groups").items():
         where = f"optimizer.groups.{pattern}"
         if not isinstance(group, Mapping):
             raise UserError(f"{where}={group!r} must be a group of fields")
@@ -325,8 +326,16 @@ def parse_with_config(
     parser: Parser, arguments: Sequence[str] | None
 ) -> tuple[typing.Any, "RunConfig"]:
     """Parses flags, --config and its overrides."""
+    flags, values = parse_with_recipe(parser, arguments)
+    return flags, RunConfig.from_dict(values)
+
+
+def parse_with_recipe(
+    parser: Parser, arguments: Sequence[str] | None
+) -> tuple[typing.Any, dict[str, Any]]:
+    """Parses flags; returns those, and the values of --config with its overrides."""
     flags, rest = parser.parse_known_args(arguments)
-    return flags, load_config(flags.config, overrides_of(parser, rest))
+    return flags, recipe_values(flags.config, overrides_of(parser, rest))
 
 
 def overrides_of(parser: Parser, arguments: Sequence[str]) -> dict[str, Override]:
@@ -350,6 +359,13 @@ def overrides_of(parser: Parser, arguments: Sequence[str]) -> dict[str, Override
 
 def load_config(path: str, overrides: Mapping[str, Any] | None = None) -> RunConfig:
     """Builds the run of a recipe `FILE` or `FILE:VARIANT`, with overrides `a.b`: c."""
+    return RunConfig.from_dict(recipe_values(path, overrides))
+
+
+def recipe_values(
+    path: str, overrides: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Returns the nested values of a recipe, with overrides."""
     values = _recipe(path)
     for name, value in (overrides or {}).items():
         *groups, field = name.split(".")
@@ -359,7 +375,7 @@ def load_config(path: str, overrides: Mapping[str, Any] | None = None) -> RunCon
                 node[group] = {}
             node = node[group]
         node[field] = value
-    return RunConfig.from_dict(values)
+    return values
 
 
 def config_name(path: str) -> str:

@@ -418,7 +418,7 @@ class Experiment:
     def identity(self) -> dict[str, Any]:
         """Returns what a checkpoint must agree with, by name of the field."""
         described = self.described()
-        fields = _flat({key: described[key] for key in self.config.to_dict()})
+        fields = flat_fields({key: described[key] for key in self.config.to_dict()})
         identity = {
             **{key: value for key, value in fields.items() if not _changeable(key)},
             "tokenizer.sha256": self.corpus.tokenizer.sha256,
@@ -476,12 +476,12 @@ def _from_anywhere(changes: Mapping[str, Any]) -> dict[str, Any]:
     return {**changes, "data": data | {"corpus": from_anywhere(data["corpus"])}}
 
 
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat_fields(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Returns {a.b: value} of nested dicts."""
     flat = {}
     for key, value in values.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}.")
+        if isinstance(value, Mapping):
+            flat |= flat_fields(value, f"{prefix}{key}.")
         else:
             # As JSON would give it back.
             flat[prefix + key] = list(value) if isinstance(value, tuple) else value

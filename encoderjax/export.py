@@ -27,6 +27,7 @@ from encoderjax.interop.writing import (
     write_tokenizer,
 )
 from encoderjax.models.task_heads import task_form
+from encoderjax.precision_change import metrics_change
 from encoderjax.version import VERSION
 
 Format = Literal["hf", "params"]
@@ -278,6 +279,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="of the weights; int8: weight-only, a scale for each output",
     )
     parser.add_argument(
+        "--examples",
+        metavar="FILE",
+        help="with --dtype, of a task: labelled examples to measure the change on; "
+        "default: the run's validation examples",
+    )
+    parser.add_argument(
         "--overwrite",
         action="store_true",
         help="replace files even in a folder that is no earlier export",
@@ -299,6 +306,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"exported {what} to {exported.out}: {exported.num_parameters:,} parameters, "
         f"{exported.num_bytes / 1e6:.1f} MB ({', '.join(exported.files)})"
     )
+    if flags.dtype != "float32" and holds_task(flags.workdir):
+        print(
+            metrics_change(
+                flags.workdir, flags.dtype, step=flags.step, examples=flags.examples
+            )
+        )
     print("load it in PyTorch:")
     for line in exported.usage:
         print(f"  {line}")

@@ -79,6 +79,7 @@ def test_the_commands_need_neither_torch_nor_tensorflow():
         "import encoderjax.train, encoderjax.export, encoderjax.prepare\n"
         "import encoderjax.preview, encoderjax.evaluate, encoderjax.fill_mask\n"
         "import encoderjax.benchmark, encoderjax.compile_check\n"
+        "import encoderjax.finetune, encoderjax.predict\n"
         "heavy = {'torch', 'transformers', 'datasets', 'tensorflow'}\n"
         "found = heavy & set(sys.modules)\n"
         "assert not found, found\n"

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from encoderjax.errors import UserError
-from encoderjax.tasks.records import Record, read_records
+from encoderjax.tasks.records import Form, Record, read_records
 
 
 class Span(NamedTuple):
@@ -36,7 +36,8 @@ def read_questions(
     question: str = "question",
     context: str = "context",
     answers: str | None = "answers",
-    id: str | None = "id",
+    id: str | None = None,
+    form: Form | None = None,
 ) -> list[Question]:
     """Returns the questions of a file; the arguments name its columns.
 
@@ -47,18 +48,19 @@ def read_questions(
       question: its column.
       context: its column.
       answers: None where they are not known.
-      id: None = questions are counted.
+      id: None = SQuAD's own, or the line or number of the question.
+      form: of the file; None = by its name.
     """
     columns = {"id": id, "question": question, "context": context, "answers": answers}
     return [
         Question(
             record.where,
-            record.text("id") if id is not None else str(number),
+            record.text("id") if id is not None else str(record.place),
             record.text("question"),
             record.text("context"),
             _spans(record) if answers is not None else (),
         )
-        for number, record in enumerate(read_records(path, columns))
+        for record in read_records(path, columns, form)
     ]
 
 

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +51,23 @@ class Checkpoints:
     of the run that must not change for the curve to go on.
     """
 
-    def __init__(self, workdir: Path, config: CheckpointConfig):
+    def __init__(
+        self,
+        workdir: Path,
+        config: CheckpointConfig,
+        kept: Callable[[], int | None] = lambda: None,
+    ):
+        """Opens the checkpoints of a workdir.
+
+        Args:
+          workdir: where they are.
+          config: when to save.
+          kept: gives a step that stays beside the newest, such as the best so far.
+        """
         self.workdir = workdir
         self.folder = checkpoint_folder(workdir)
         self.config = config
-        policies: list = [managers.LatestN(config.keep)]
+        policies: list = [managers.LatestN(config.keep), _Kept(kept)]
         if config.keep_every:
             policies.append(managers.EveryNSteps(config.keep_every))
         options = ocp.CheckpointManagerOptions(
@@ -203,6 +215,17 @@ class _WheneverAsked(managers.SaveDecisionPolicy):
 
     def should_save(self, step, previous_steps, *, context) -> bool:
         return True
+
+
+@dataclasses.dataclass
+class _Kept(managers.PreservationPolicy):
+    """Preserves the step that is asked for at the time."""
+
+    step: Callable[[], int | None]
+
+    def should_preserve(self, checkpoints, *, context) -> list[bool]:
+        step = self.step()
+        return [checkpoint.step == step for checkpoint in checkpoints]
 
 
 def saved_steps(workdir: Path) -> list[int]:

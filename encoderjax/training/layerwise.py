@@ -43,12 +43,7 @@ def scale_by_depth(factor_of: Callable[[str], float]) -> optax.GradientTransform
 
     def update(updates: PyTree, state: Any, params: PyTree = None):
         del params
-        heights: dict[str, int] = {}
-
-        def measure(name: str, leaf: jax.Array) -> None:
-            network, part = _place(name)
-            if part == "layers":
-                heights[network] = max(heights.get(network, 0), len(leaf))
+        heights = _heights(updates)
 
         def scale(name: str, leaf: jax.Array) -> jax.Array:
             network, part = _place(name)
@@ -59,10 +54,66 @@ def scale_by_depth(factor_of: Callable[[str], float]) -> optax.GradientTransform
             factors = factor_of(name) ** np.arange(len(leaf), 0, -1).astype(leaf.dtype)
             return leaf * factors.reshape(-1, *(1,) * (leaf.ndim - 1))
 
-        map_with_names(measure, updates)
         return map_with_names(scale, updates), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+
+
+def with_frozen(params: PyTree, layers: int) -> PyTree:
+    """Returns the parameters with those that stay as they are cut from the gradient.
+
+    Args:
+      params: of a network with an encoder.
+      layers: 0 = nothing is frozen; n = the embeddings and the first n layers, counted
+        as in `scale_by_depth`; -1 = the encoder with all that lies in it.
+    """
+    stop = jax.lax.stop_gradient
+    return _mixed(params, jax.tree.map(stop, params), layers)
+
+
+def keep_frozen(layers: int) -> optax.GradientTransformation:
+    """Returns updates that are 0 for what `with_frozen` cuts off, decay included."""
+
+    def update(updates: PyTree, state: Any, params: PyTree = None):
+        del params
+        return _mixed(updates, jax.tree.map(jnp.zeros_like, updates), layers), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+
+
+def _mixed(free: PyTree, frozen: PyTree, layers: int) -> PyTree:
+    """Returns `free`, and `frozen` below the first layer that is trained."""
+    if layers == 0:
+        return free
+    heights = _heights(free)
+
+    def choose(name: str, free: jax.Array, frozen: jax.Array) -> jax.Array:
+        network, part = _place(name)
+        if part == "":
+            return free
+        if layers == -1:
+            return frozen
+        if part in _ABOVE_THE_LAYERS:
+            return free
+        if part != "layers":
+            return frozen
+        below = max(0, layers - (heights[network] - len(free)))
+        return jnp.concatenate([frozen[:below], free[below:]])
+
+    return map_with_names(choose, free, frozen)
+
+
+def _heights(params: PyTree) -> dict[str, int]:
+    """Returns the number of layers of each network in a tree."""
+    heights: dict[str, int] = {}
+
+    def measure(name: str, leaf: jax.Array) -> None:
+        network, part = _place(name)
+        if part == "layers":
+            heights[network] = max(heights.get(network, 0), len(leaf))
+
+    map_with_names(measure, params)
+    return heights
 
 
 def _place(name: str) -> tuple[str, str]:

@@ -152,11 +152,13 @@ def _padding_advice(name: str, size: int, parts: int) -> str:
     return f", or pad the vocabulary: model.vocab_size={-(-size // parts) * parts}"
 
 
-def map_with_names(function: Callable[[str, Any], Any], tree: PyTree) -> PyTree:
-    """Maps `function(name, leaf)` over a tree; names are paths such as `a/b/c`."""
+def map_with_names(
+    function: Callable[..., Any], tree: PyTree, *others: PyTree
+) -> PyTree:
+    """Maps `function(name, *leaves)` over trees; names are paths such as `a/b/c`."""
     name = lambda path: jax.tree_util.keystr(path, simple=True, separator="/")
     return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: function(name(path), leaf), tree
+        lambda path, *leaves: function(name(path), *leaves), tree, *others
     )
 
 

@@ -1,0 +1,217 @@
+"""A fine-tuning config joined with its examples and its encoder.
+
+Here everything that a config leaves open is settled: the encoder is taken from
+`init_from`, labels from the training examples, steps from the number of rows.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from encoderjax.data.tokenizers import Tokenizer
+from encoderjax.errors import UserError
+from encoderjax.experiment import compute_dtype, flat_fields
+from encoderjax.finetuning import FinetuneConfig
+from encoderjax.interop.task_description import TaskDescription
+from encoderjax.interop.task_loading import TASK, load_task
+from encoderjax.interop.task_start import TaskStart
+from encoderjax.models.compute import PLAIN
+from encoderjax.models.config import EncoderConfig
+from encoderjax.models.flops import TRAINING, encoder_flops
+from encoderjax.models.task_heads import TaskHead, TaskModel, encoder_for, task_head
+from encoderjax.tasks.batches import Items, TaskSource
+from encoderjax.tasks.data import TRAIN
+from encoderjax.tasks.finetuner import Finetuner
+from encoderjax.tasks.task import Task
+from encoderjax.training.checkpoint import CheckpointConfig, saved_steps
+from encoderjax.training.optimizer import OptimizerConfig
+
+# What may change between the runs of one workdir. Examples may move: their rows tell
+# whether they are the same.
+_CHANGEABLE = ("init_from", "precision", "log_every", "mesh", "compute", "keep")
+_CHANGEABLE += ("optimizer.microbatches", "eval.batch_size", "eval.patience", "steps")
+_CHANGEABLE += ("epochs", "data.train", "data.validation", "data.test", "data.form")
+_CHANGEABLE += ("data.columns", "data.limit", "task.labels", "task.class_weights")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TaskRun:
+    """A run with nothing left open.
+
+    Attributes:
+      task: with its labels.
+      encoder: without what the head does not read.
+      start: where the parameters come from; None = a checkpoint.
+      examples: by split.
+      items: their rows.
+    """
+
+    config: FinetuneConfig
+    task: Task
+    family: str
+    encoder: EncoderConfig
+    head: TaskHead
+    tokenizer: Tokenizer
+    start: TaskStart | None
+    examples: Mapping[str, Sequence[Any]]
+    items: Mapping[str, Items]
+
+    @classmethod
+    def open(cls, config: FinetuneConfig, workdir: Path) -> "TaskRun":
+        """Reads the encoder and the examples, and checks them against each other."""
+        start = _open_start(config, workdir)
+        examples = config.data.read(config.task)
+        task = config.task.resolved(examples[TRAIN])
+        encoder = dataclasses.replace(start.config, **config.model)
+        if config.data.length > encoder.max_length:
+            raise UserError(
+                f"data.length={config.data.length} is longer than the encoder can "
+                f"read, {encoder.max_length}; shorten it, or use data.cut='windows'"
+            )
+        head = task_head(
+            start.family, encoder, task.kind, task.num_scores, **config.task.head
+        )
+        tokenizer = start.need_tokenizer()
+        encoding = config.data.encoding(tokenizer)
+        items = {
+            name: Items(
+                task.encode(found, encoding), tokenizer, config.data.length, task.group
+            )
+            for name, found in examples.items()
+        }
+        return cls(
+            config=config,
+            task=task,
+            family=start.family,
+            encoder=encoder_for(encoder, head),
+            head=head,
+            tokenizer=tokenizer,
+            start=None if saved_steps(workdir) else start,
+            examples=examples,
+            items=items,
+        )
+
+    @property
+    def steps(self) -> int:
+        """Optimiser updates."""
+        return self.config.steps_of(len(self.items[TRAIN].encoded))
+
+    @property
+    def log_every(self) -> int:
+        """Steps between lines of metrics."""
+        return self.config.log_every
+
+    @property
+    def checkpoint(self) -> CheckpointConfig:
+        """Checkpoints: one at every evaluation."""
+        every = self.config.steps_between_evaluations(len(self.items[TRAIN].encoded))
+        return CheckpointConfig(every=every, keep=self.config.keep)
+
+    @property
+    def optimizer(self) -> OptimizerConfig:
+        """The optimiser, its warm-up counted in steps."""
+        return self.config.optimizer_for(self.steps)
+
+    def epoch_of(self, step: int) -> float:
+        """Returns how often the examples were seen after a step."""
+        return step * self.config.data.batch_size / len(self.items[TRAIN].encoded)
+
+    def source(self) -> TaskSource:
+        """Returns the training batches."""
+        config = self.config
+        return TaskSource.of(self.items[TRAIN], config.data.batch_size, config.seed)
+
+    def flops_per_step(self) -> float:
+        """Returns the arithmetic of a step with rows of the greatest length."""
+        rows = self.config.data.batch_size * self.task.group
+        return TRAINING * rows * encoder_flops(self.encoder, self.config.data.length)
+
+    def finetuner(self, platform: str | None = None) -> Finetuner:
+        """Returns the model with its loss, as devices of a platform compute it."""
+        dtype = compute_dtype(self.config.precision, platform)
+        compute = self.config.compute
+        compute = PLAIN if platform is None else compute.on(platform, dtype)
+        model = TaskModel(self.encoder, self.head, dtype, compute)
+        return Finetuner(model, self.task, self.config.freeze)
+
+    def initial_params(self) -> tuple[Any, list[str]]:
+        """Returns parameters and where they come from, or None for new ones."""
+        if self.start is None:
+            return None, []
+        if self.config.from_scratch:
+            return None, [f"new parameters, in the form of {self.start.name}"]
+        model = TaskModel(self.encoder, self.head)
+        labels = self.task.labels
+        return self.start.params_for(model, self.config.seed, labels)
+
+    def description(self) -> TaskDescription:
+        """Returns what is needed to use the model again."""
+        data = self.config.data
+        return TaskDescription(
+            **self.task.described(),
+            head=self.head,
+            length=data.length,
+            cut=data.cut,
+            stride=data.stride,
+        )
+
+    def described(self) -> dict[str, Any]:
+        """Returns the workdir's config.json, from which others load the model."""
+        run = self.config.to_dict() | {"steps": self.steps}
+        return {
+            "format": 1,
+            "model": {"family": self.family, **dataclasses.asdict(self.encoder)},
+            TASK: self.description().to_json(),
+            "finetune": {name: run[name] for name in run if name != "model"},
+        }
+
+    def identity(self) -> dict[str, Any]:
+        """Returns what a checkpoint must agree with, by name of the field."""
+        fields = flat_fields(self.config.to_dict())
+        fields = {
+            name: value
+            for name, value in fields.items()
+            if not any(name == x or name.startswith(f"{x}.") for x in _CHANGEABLE)
+        }
+        fields |= flat_fields({"model": dataclasses.asdict(self.encoder)})
+        fields |= flat_fields({"task": self.description().to_json()})
+        return fields | {
+            "tokenizer.sha256": self.tokenizer.sha256,
+            "the training examples": _fingerprint(self.items[TRAIN]),
+        }
+
+
+def _open_start(config: FinetuneConfig, workdir: Path) -> TaskStart:
+    """Returns the encoder; a workdir with a checkpoint stands alone."""
+    if saved_steps(workdir) and (workdir / "config.json").is_file():
+        loaded = load_task(workdir, saved_steps(workdir)[-1])
+        return TaskStart(
+            family=loaded.family,
+            config=loaded.config,
+            params=loaded.params,
+            tokenizer=loaded.tokenizer,
+            source=loaded.source,
+            description=loaded.description,
+        )
+    if config.init_from is None:
+        raise UserError(
+            "init_from is missing: give --config.init_from=FOLDER, the encoder to "
+            "fine-tune (a workdir, an export or a folder of Hugging Face)"
+        )
+    return TaskStart.open(config.init_from, config.init_step, new_head=config.new_head)
+
+
+def _fingerprint(items: Items) -> str:
+    """Returns a hash of all rows and of what is learned from them."""
+    digest = hashlib.sha256()
+    encoded = items.encoded
+    for rows in encoded.items:
+        for row in rows:
+            digest.update(row.ids.tobytes())
+    for targets in (encoded.values, encoded.at_places, encoded.places):
+        for name in sorted(targets):
+            for target in targets[name]:
+                digest.update(target.tobytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,205 @@
+"""One of several continuations of a text: multiple choice.
+
+Shapes: B items of a batch, G choices.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from encoderjax.errors import UserError
+from encoderjax.tasks.encoding import Encoding
+from encoderjax.tasks.records import Form, Record, read_records
+from encoderjax.tasks.task import DeviceBatch, Encoded, Prediction, Task, Terms
+
+_SEVERAL = ","  # between the columns of choices
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A text and what may follow it.
+
+    Attributes:
+      where: file and line, for messages.
+      label: the number of the right one; None where it is not known.
+    """
+
+    where: str
+    text: str
+    choices: tuple[str, ...]
+    label: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Choose(Task[Choice]):
+    """Multiple choice; batch keys: task/labels int32 [B], present [B, G].
+
+    The column of choices has a list of texts, or names several columns: `a,b,c`. A
+    label is the number of the right one from 0, or its text.
+
+    Attributes:
+      choices: how many an example may have; None = as many as the training examples.
+    """
+
+    kind: ClassVar = "choose"
+    columns: ClassVar = {"text": "text", "choices": "choices", "label": "label"}
+    answer_roles: ClassVar = ("label",)
+
+    choices: int | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.labels is not None:
+            raise UserError("task.labels does not go with task.kind='choose'")
+
+    @property
+    def group(self) -> int:
+        """The rows that are compared."""
+        assert self.choices is not None
+        return self.choices
+
+    @property
+    def num_scores(self) -> int:
+        """One score of each row."""
+        return 1
+
+    def read(
+        self,
+        path: str,
+        columns: Mapping[str, str | None],
+        form: Form | None = None,
+        *,
+        answered: bool = True,
+    ) -> list[Choice]:
+        """Returns the examples of a file."""
+        chosen = self.chosen_columns(columns, answered)
+        several = str(chosen.pop("choices")).split(_SEVERAL)
+        names = {f"choices.{number}": name for number, name in enumerate(several)}
+        return [
+            _example(record, len(several))
+            for record in read_records(path, {**chosen, **names}, form)
+        ]
+
+    def resolved(self, examples: Sequence[Choice]) -> "Choose":
+        """Returns the task with as many choices as the examples have at most."""
+        most = max(len(example.choices) for example in examples)
+        return dataclasses.replace(self, choices=self.choices or most)
+
+    def for_examples(self, examples: Sequence[Choice]) -> "Choose":
+        """Returns the task for examples with any number of choices."""
+        most = max(len(example.choices) for example in examples)
+        return dataclasses.replace(self, choices=most)
+
+    # ---- host ----
+
+    def encode(
+        self, examples: Sequence[Choice], encoding: Encoding, *, answered: bool = True
+    ) -> Encoded:
+        """Returns an item of each example: the text beside each choice."""
+        if encoding.cut == "windows":
+            raise UserError(
+                "data.cut='windows' does not go with task.kind='choose'; use 'head', "
+                "'tail' or 'both'"
+            )
+        pieces_of = encoding.tokenizer.encode_with_offsets
+        items = []
+        for example in examples:
+            if len(example.choices) > self.group:
+                raise UserError(
+                    f"{example.where}: {len(example.choices)} choices, the training "
+                    f"examples have at most {self.group}; set task.choices"
+                )
+            first = pieces_of(example.text)
+            rows = [encoding.rows(first, pieces_of(x))[0] for x in example.choices]
+            items.append(tuple(rows))
+        values = {}
+        if answered:
+            values["labels"] = np.array([_label(x) for x in examples], np.int32)
+        return Encoded(items, np.arange(len(items)), values)
+
+    def predictions(
+        self,
+        examples: Sequence[Choice],
+        encoded: Encoded,
+        scores: Sequence[np.ndarray],
+    ) -> list[Prediction]:
+        """Returns the number and text of the best choice, and all probabilities."""
+        found = []
+        for example, scores_G in zip(examples, scores, strict=True):
+            raised = np.exp(scores_G.astype(np.float64) - scores_G.max())
+            best = int(scores_G.argmax())
+            chances = (raised / raised.sum()).tolist()
+            found.append(
+                {"label": best, "choice": example.choices[best], "scores": chances}
+            )
+        return found
+
+    def metrics(
+        self, examples: Sequence[Choice], predictions: Sequence[Prediction]
+    ) -> dict[str, float]:
+        """Returns the accuracy."""
+        right = [
+            _label(x) == p["label"] for x, p in zip(examples, predictions, strict=True)
+        ]
+        return {"accuracy": float(np.mean(right))}
+
+    # ---- device ----
+
+    def counts(self, batch: DeviceBatch) -> Terms:
+        """Returns the examples."""
+        rows = batch["row_weights"].sum()
+        return {"choose_loss": rows, "choose_accuracy": rows}
+
+    def sums(self, scores: jax.Array, batch: DeviceBatch) -> Terms:
+        """Returns the cross-entropy among the choices that an example has."""
+        labels_B, rows_B = batch["task/labels"], batch["row_weights"]
+        scores_BG = jnp.where(batch["present"], scores, -jnp.inf)
+        chances_BG = jax.nn.log_softmax(scores_BG)
+        loss_B = -jnp.take_along_axis(chances_BG, labels_B[:, None], axis=1)[:, 0]
+        right_B = scores_BG.argmax(-1) == labels_B
+        return {
+            "choose_loss": (rows_B * loss_B).sum(),
+            "choose_accuracy": (rows_B * right_B).sum(),
+        }
+
+
+def _label(example: Choice) -> int:
+    if example.label is None:
+        raise UserError(
+            f"{example.where} has no label; name its column in data.columns"
+        )
+    return example.label
+
+
+def _example(record: Record, columns: int) -> Choice:
+    found: Any = [record[f"choices.{number}"] for number in range(columns)]
+    if columns == 1:
+        found = found[0]
+    if not isinstance(found, list) or not all(isinstance(x, str) for x in found):
+        raise UserError(
+            f"{record.where}: the choices are not a list of texts; for several columns "
+            "use data.columns.choices='a,b,c'"
+        )
+    if len(found) < 2:
+        raise UserError(f"{record.where}: {len(found)} choices; there must be two")
+    label = record.text("label") if "label" in record else None
+    return Choice(
+        record.where, record.text("text"), tuple(found), _of(record, label, found)
+    )
+
+
+def _of(record: Record, label: str | None, choices: list[str]) -> int | None:
+    if label is None:
+        return None
+    if label in choices:
+        return choices.index(label)
+    if label.isdecimal() and int(label) < len(choices):
+        return int(label)
+    raise UserError(
+        f"{record.where}: label {label!r} is neither a choice nor a number from 0 to "
+        f"{len(choices) - 1}"
+    )

@@ -1,0 +1,127 @@
+"""The examples of a fine-tuning run: where they are read, and which are held out."""
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from encoderjax.data.tokenizers import Tokenizer
+from encoderjax.errors import UserError
+from encoderjax.interop.task_description import Cut
+from encoderjax.tasks.encoding import Encoding
+from encoderjax.tasks.records import Form
+from encoderjax.tasks.task import Task
+
+TRAIN, VALIDATION, TEST = "train", "validation", "test"
+_RESOLUTION = 2**32
+Example = TypeVar("Example")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskData:
+    """The group `data` of a fine-tuning run.
+
+    Attributes:
+      train: a file, a folder or .zip with texts by class, or `tfds:NAME@SPLIT`.
+      validation: the same; None = a share of `train` is held out.
+      test: measured once, at the end; None = a share, or nothing.
+      validation_share: of `train`, where there is no file for it.
+      test_share: likewise.
+      form: of the files; None = by their names.
+      columns: role -> column, where that differs from the task's own.
+      limit: how many examples to train on at most; None = all.
+      length: of rows, in tokens.
+      cut: what is kept of a longer text: its `head`, its `tail`, `both`, or all of it
+        in `windows`.
+      stride: tokens from the start of a window to that of the next.
+      batch_size: examples of a step, over all devices.
+    """
+
+    train: str | None = None
+    validation: str | None = None
+    test: str | None = None
+    validation_share: float = 0.1
+    test_share: float = 0.0
+    form: Form | None = None
+    columns: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    limit: int | None = None
+    length: int = 128
+    cut: Cut = "head"
+    stride: int = 64
+    batch_size: int = 32
+
+    def __post_init__(self):
+        # Columns may be numbers, and several.
+        plain = {
+            role: None if name in (None, "None") else _spelled(name)
+            for role, name in self.columns.items()
+        }
+        object.__setattr__(self, "columns", plain)
+        for name in ("validation_share", "test_share"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise UserError(f"data.{name}={getattr(self, name)} must be in [0, 1)")
+        if self.validation_share + self.test_share >= 1.0:
+            raise UserError(
+                f"data.validation_share={self.validation_share} and data.test_share="
+                f"{self.test_share} leave nothing to train on"
+            )
+        for name in ("length", "stride", "batch_size", "limit"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"data.{name}={value} must be at least 1")
+
+    def encoding(self, tokenizer: Tokenizer) -> Encoding:
+        """Returns how texts become rows."""
+        return Encoding(tokenizer, self.length, self.cut, self.stride)
+
+    def read(self, task: Task[Example]) -> dict[str, list[Example]]:
+        """Returns the examples of each split that there is."""
+        if self.train is None:
+            raise UserError(
+                "data.train is missing: give --config.data.train=FILE (csv, tsv, "
+                "jsonl, json, CoNLL, a folder or .zip by class) or tfds:NAME"
+            )
+        whole = task.read(self.train, self.columns, self.form)
+        shares = {
+            VALIDATION: 0.0 if self.validation else self.validation_share,
+            TEST: 0.0 if self.test else self.test_share,
+        }
+        splits = _divided(whole, shares)
+        for name, path in ((VALIDATION, self.validation), (TEST, self.test)):
+            if path:
+                splits[name] = task.read(path, self.columns, self.form)
+        splits[TRAIN] = splits[TRAIN][: self.limit]
+        if not splits[TRAIN]:
+            raise UserError(
+                f"data.train={self.train}: all {len(whole)} examples were held out; "
+                "give more, or files for data.validation and data.test"
+            )
+        return {name: found for name, found in splits.items() if found}
+
+
+def _spelled(name: Any) -> str:
+    parts = name if isinstance(name, list | tuple) else [name]
+    return ",".join(str(part) for part in parts)
+
+
+def _divided(
+    examples: Sequence[Example], shares: Mapping[str, float]
+) -> dict[str, list[Example]]:
+    """Returns the examples by split, each drawn by a hash of its place in the file."""
+    splits: dict[str, list[Example]] = {TRAIN: [], **{name: [] for name in shares}}
+    for number, example in enumerate(examples):
+        place = _share_of(number)
+        for name, share in shares.items():
+            if place < share:
+                splits[name].append(example)
+                break
+            place -= share
+        else:
+            splits[TRAIN].append(example)
+    return splits
+
+
+def _share_of(number: int) -> float:
+    """Returns a number in [0, 1) that is always the same for an example."""
+    digest = hashlib.sha256(str(number).encode()).digest()
+    return int.from_bytes(digest[:4], "little") / _RESOLUTION
