@@ -1,4 +1,4 @@
-"""Examples of a task from a file: CSV, TSV, JSON, CoNLL's columns, SQuAD's JSON, TFDS.
+"""Examples of a task: CSV, TSV, JSON, CoNLL's columns, SQuAD's JSON, TFDS, files.
 
 Whatever the form, a record gives for each role the value of a column: text, or a list
 or mapping where the file has one. Numbers are text as well, so that labels are the
@@ -6,36 +6,41 @@ same in all forms. What is broken is never skipped: every example counts in a me
 """
 
 import csv
-import io
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from encoderjax.data import tfds_reading
 from encoderjax.data.decompression import COMPRESSED, bare_suffix, read_blocks
 from encoderjax.data.trouble import Notes, Trouble
 from encoderjax.errors import UserError
+from encoderjax.tasks.class_files import class_texts
 from encoderjax.tasks.conll import sentences
 
-Form = Literal["csv", "tsv", "jsonl", "json", "conll", "tfds"]
+Form = Literal["csv", "tsv", "jsonl", "json", "conll", "tfds", "classes", "lines"]
 Columns = Mapping[str, str | None]
 
 _FORMS: dict[str, Form] = {
     **{".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"},
     **{".json": "json", ".conll": "conll", ".conllu": "conll", ".bio": "conll"},
-    **{".bioes": "conll", ".iob": "conll", ".iob2": "conll"},
+    **{".bioes": "conll", ".iob": "conll", ".iob2": "conll", ".zip": "classes"},
 }
 _SURROGATES = re.compile("[\ud800-\udfff]")  # JSON can spell half a pair
 _SHOWN = 30  # names in a message
 
 
 class Record(dict[str, Any]):
-    """The values of an example by role, and where it was read: file:line."""
+    """The values of an example by role, and where it was read: file:line.
 
-    def __init__(self, values: Mapping[str, Any], where: str):
+    The place in the file is a line, a number, or the id of a question.
+    """
+
+    def __init__(self, values: Mapping[str, Any], path: str, place: object):
         super().__init__(values)
-        self.where = where
+        self.where = f"{path}:{place}"
+        self.place = place
 
     def text(self, role: str) -> str:
         """Returns a value that has to be text."""
@@ -51,31 +56,42 @@ def read_records(path: str, columns: Columns, form: Form | None = None) -> list[
     """Returns the records of a file, or of `tfds:NAME[/CONFIG][:VERSION][@SPLIT]`.
 
     Args:
-      path: may be a URL, and compressed.
+      path: may be a URL, and compressed; a folder or .zip has texts by class.
       columns: role -> name of its column; roles without one are left out. CSV and TSV
         have a header, unless all columns are numbers: those count from 0. Columns of
         CoNLL's form are numbers; there, -1 is the last.
       form: None = by the name of the file; of a name that says nothing, columns that
-        are numbers are CoNLL's.
+        are numbers are CoNLL's. A .txt has a text a line, in the column `text`.
     """
-    wanted = {role: str(name) for role, name in columns.items() if name is not None}
-    form = form or form_of(path, wanted)
-    rows = _READERS[form](path, wanted)
-    records = [_record(path, place, row, wanted) for place, row in rows]
+    records = list(stream_records(path, columns, form))
     if not records:
         raise UserError(f"{path} has no examples; give a file that has some")
     return records
+
+
+def stream_records(
+    path: str, columns: Columns, form: Form | None = None
+) -> Iterator[Record]:
+    """Yields the records one by one; lines and tables are never held whole."""
+    wanted = {role: str(name) for role, name in columns.items() if name is not None}
+    form = form or form_of(path, wanted)
+    for place, row in _READERS[form](path, wanted):
+        yield _record(path, place, row, wanted)
 
 
 def form_of(path: str, columns: Mapping[str, str] | None = None) -> Form:
     """Returns the form of a file, by its name and the columns asked of it."""
     if path.startswith(tfds_reading.PREFIX):
         return "tfds"
+    if Path(path).is_dir():
+        return "classes"
     suffix = bare_suffix(path)
     if suffix in _FORMS:
         return _FORMS[suffix]
     if columns and all(re.fullmatch(r"-?\d+", name) for name in columns.values()):
         return "conll"
+    if suffix == ".txt":
+        return "lines"
     raise UserError(
         f"{path}: its name does not tell its form; end it in {', '.join(_FORMS)} "
         f"(and {', '.join(COMPRESSED)}), or give one of {', '.join(get_args(Form))}"
@@ -94,7 +110,7 @@ def _record(path: str, place: object, row: Mapping, wanted: Mapping) -> Record:
                 "example out"
             )
         values[role] = _plain(row[name])
-    return Record(values, where)
+    return Record(values, path, place)
 
 
 def _missing(where: str, role: str, name: str, names: Any) -> str:
@@ -129,30 +145,44 @@ Rows = Iterator[tuple[object, Mapping[str, Any]]]  # the place of each, and its 
 
 def read_text(path: str) -> str:
     """Returns the text of a whole file, decompressed; one line says what is wrong."""
+    return "\n".join(_raw_lines(path))
+
+
+def _raw_lines(path: str) -> Iterator[str]:
+    """Yields lines without their \\n; what comes behind the last one is one, too."""
     notes = Notes(path, Trouble(), strict=False, unit="line")
-    data = b"".join(read_blocks(path, notes))
+    rest, number = b"", 0
+    for block in read_blocks(path, notes):
+        *lines, rest = (rest + block).split(b"\n")
+        for line in lines:
+            number += 1
+            yield _decoded(path, number, line)
     if notes.count:
         (_, kind), *_ = notes.trouble.counts()
         raise UserError(f"{path}: {kind.counted(1)}; write it anew")
+    yield _decoded(path, number + 1, rest)
+
+
+def _decoded(path: str, number: int, line: bytes) -> str:
     try:
-        return data.decode("utf-8-sig")
+        return line.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
         raise UserError(
-            f"{path}:{line}: not UTF-8 (byte {data[error.start]:#04x}); convert the "
+            f"{path}:{number}: not UTF-8 (byte {line[error.start]:#04x}); convert the "
             "file, for example with iconv -f latin1 -t utf-8"
         ) from error
 
 
-def _lines(text: str) -> Iterator[tuple[int, str]]:
+def _lines(path: str) -> Iterator[tuple[int, str]]:
     """Yields numbered lines; only \\n ends one, since texts may have other breaks."""
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in enumerate(_raw_lines(path), 1):
         yield number, line.removesuffix("\r")
 
 
 def _read_csv(path: str, wanted: Mapping[str, str]) -> Rows:
     csv.field_size_limit(2**31 - 1)  # the usual one is a text of 20,000 words
-    reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
+    lines = (f"{line}\n" for line in _raw_lines(path))
+    reader = csv.reader(lines, strict=True)
 
     def cells() -> Iterator[tuple[int, list[str]]]:
         while True:
@@ -172,7 +202,7 @@ def _read_csv(path: str, wanted: Mapping[str, str]) -> Rows:
 
 def _read_tsv(path: str, wanted: Mapping[str, str]) -> Rows:
     """Reads lines cut at tabs; quotes are text, as in GLUE's files."""
-    cells = ((number, line.split("\t")) for number, line in _lines(read_text(path)))
+    cells = ((number, line.split("\t")) for number, line in _lines(path))
     return _table(path, cells, wanted)
 
 
@@ -215,7 +245,7 @@ def _parsed(where: str, text: str) -> Any:
 
 
 def _read_jsonl(path: str, wanted: Mapping[str, str]) -> Rows:
-    for number, line in _lines(read_text(path)):
+    for number, line in _lines(path):
         if not line.strip():
             continue
         row = _parsed(f"{path}:{number}", line)
@@ -270,11 +300,26 @@ def _questions(path: str, articles: Any) -> Rows:
 
 def _read_conll(path: str, wanted: Mapping[str, str]) -> Rows:
     with_ids = bare_suffix(path) == ".conllu"
-    return sentences(path, _lines(read_text(path)), wanted, with_ids=with_ids)
+    return sentences(path, _lines(path), wanted, with_ids=with_ids)
 
 
 def _read_tfds(path: str, wanted: Mapping[str, str]) -> Rows:
     return tfds_reading.plain_examples(path)
+
+
+def _read_classes(path: str, wanted: Mapping[str, str]) -> Rows:
+    return class_texts(path)
+
+
+def _read_lines(path: str, wanted: Mapping[str, str]) -> Rows:
+    """Reads a text a line, empty ones as well: a line's number is its record's."""
+    held = None
+    for number, line in _lines(path):
+        if held is not None:
+            yield held
+        held = number, {"text": line}
+    if held is not None and held[1]["text"]:  # not what is behind the last line's end
+        yield held
 
 
 _READERS: dict[Form, Callable[[str, Mapping[str, str]], Rows]] = {
@@ -284,4 +329,6 @@ _READERS: dict[Form, Callable[[str, Mapping[str, str]], Rows]] = {
     "json": _read_json,
     "conll": _read_conll,
     "tfds": _read_tfds,
+    "classes": _read_classes,
+    "lines": _read_lines,
 }
