@@ -5,34 +5,45 @@ also for what Hugging Face has no class for.
 """
 
 import dataclasses
-import os
-import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from encoderjax.command import Parser, run_command
 from encoderjax.errors import UserError
 from encoderjax.interop import weights
+from encoderjax.interop.export_folder import (
+    MARKER,
+    check_free,
+    names_in,
+    whole_folder,
+)
 from encoderjax.interop.huggingface import architecture
 from encoderjax.interop.loading import LoadedModel, load_model
 from encoderjax.interop.own_files import EXTRA, PARAMS, PARAMS_INDEX
 from encoderjax.interop.precision import Dtype
+from encoderjax.interop.sentence_loading import (
+    LoadedSentence,
+    holds_sentence,
+    load_sentence,
+)
 from encoderjax.interop.task_loading import LoadedTask, holds_task, load_task
 from encoderjax.interop.writing import (
     write_hf,
     write_params,
+    write_sentence_transformers,
     write_task_hf,
     write_tokenizer,
 )
+from encoderjax.models.pooling import NORMALISE, POOLINGS, Normalise, Pooling
 from encoderjax.models.task_heads import task_form
 from encoderjax.precision_change import metrics_change
+from encoderjax.tasks.whitening import Whitening
 from encoderjax.version import VERSION
 
-Format = Literal["hf", "params"]
+Format = Literal["hf", "sentence_transformers", "params"]
+Loaded = LoadedModel | LoadedTask | LoadedSentence
 Part = Literal["discriminator", "generator"]
-MARKER = "encoderjax_export.json"  # lists what an export wrote, so that the next may go
 
 _EXAMPLES = (
     "python -m encoderjax.export --workdir=runs/bert_tiny --out=exported/bert_tiny",
@@ -40,6 +51,8 @@ _EXAMPLES = (
     "python -m encoderjax.export --workdir=runs/bert_tiny --format=params --out=params",
     "python -m encoderjax.export --workdir=runs/electra_small --part=generator --out=g",
     "python -m encoderjax.export --workdir=runs/classify --dtype=bfloat16 --out=half",
+    "python -m encoderjax.export --workdir=runs/bert_tiny --out=st "
+    "--format=sentence_transformers --pooling=mean --normalise=l2",
 )
 
 
@@ -71,10 +84,14 @@ def run(
     out: str | Path,
     *,
     step: int | None = None,
-    format: Format = "hf",
+    format: Format | None = None,
     part: Part | None = None,
     dtype: Dtype = "float32",
     overwrite: bool = False,
+    pooling: Pooling | None = None,
+    normalise: Normalise | None = None,
+    length: int | None = None,
+    whitening: str | Path | None = None,
 ) -> Exported:
     """Exports a workdir, or a folder with a model, to `out`.
 
@@ -83,13 +100,20 @@ def run(
       out: the folder to write; it appears when it is whole.
       step: which checkpoint of a workdir; the last one when left out, of a fine-tuned
         one the best.
-      format: `hf` for transformers, `params` for our own tree.
+      format: `hf` for transformers, `sentence_transformers`, or `params` for our own
+        tree; None = `sentence_transformers` for what gives texts vectors, else `hf`.
       part: of a model that was trained with a generator: `discriminator` (the default
         for `hf`) or `generator`; `params` holds both unless told.
       dtype: of the weights; `int8` is read by encoderjax, and by PyTorch with the lines
         that `usage` gives.
       overwrite: whether files of a folder that is no earlier export may be replaced.
+      pooling: of sentence_transformers; None = the model's own, or `mean`.
+      normalise: likewise; None = the model's own, or `none`.
+      length: likewise, of rows; None = the model's own, or all it can read to 512.
+      whitening: likewise, an .npz that `embed --save_whitening` wrote.
     """
+    if format is None:
+        format = "sentence_transformers" if holds_sentence(workdir) else "hf"
     for name, value, allowed in (
         ("format", format, get_args(Format)),
         ("dtype", dtype, get_args(Dtype)),
@@ -97,17 +121,31 @@ def run(
         if value not in allowed:
             raise UserError(f"{name}={value!r} must be one of {allowed}")
     out = Path(out).expanduser()
-    _check_free(out, overwrite)
+    check_free(out, overwrite)
     loaded = _load(workdir, step, format, part)
-    with _whole_folder(out) as folder:
+    changes: dict[str, Any] = {"pooling": pooling, "normalise": normalise}
+    changes |= {"length": length, "whitening": whitening}
+    if isinstance(loaded, LoadedSentence):
+        loaded = _changed(loaded, **changes)
+    elif given := [name for name, value in changes.items() if value is not None]:
+        raise UserError(
+            f"{given[0]}={changes[given[0]]!r} belongs to vectors of texts; use "
+            "--format=sentence_transformers"
+        )
+    with whole_folder(out) as folder:
         if format == "params":
             num_parameters = write_params(folder, loaded, dtype)
+        elif isinstance(loaded, LoadedSentence):
+            num_parameters = write_sentence_transformers(folder, loaded, dtype)
         elif isinstance(loaded, LoadedTask):
             num_parameters = write_task_hf(folder, loaded, dtype)
         else:
             num_parameters = write_hf(folder, loaded, dtype)
         if loaded.tokenizer is not None:
-            write_tokenizer(folder, loaded.tokenizer, loaded.config.max_length)
+            longest = loaded.config.max_length
+            if isinstance(loaded, LoadedSentence) and format != "params":
+                longest = loaded.description.length  # where they are cut there
+            write_tokenizer(folder, loaded.tokenizer, longest)
         _write_marker(folder, loaded)
     files = tuple(sorted(weights.read_json(out / MARKER)["files"]))
     return Exported(
@@ -123,7 +161,14 @@ def run(
 
 def _load(
     workdir: str | Path, step: int | None, format: Format, part: Part | None
-) -> LoadedModel | LoadedTask:
+) -> Loaded:
+    vectors = format == "params" and holds_sentence(workdir)
+    if format == "sentence_transformers" or vectors:
+        if part is not None:
+            raise UserError(
+                f"part={part!r}: vectors of texts are the discriminator's; leave it out"
+            )
+        return load_sentence(workdir, step)
     if not holds_task(workdir):
         loaded = load_model(workdir, step=step)
         if part is not None or format == "hf":
@@ -136,20 +181,34 @@ def _load(
     return load_task(workdir, step)
 
 
-def _write_marker(folder: Path, loaded: LoadedModel | LoadedTask) -> None:
-    files = sorted(path.name for path in folder.iterdir())
+def _changed(
+    loaded: LoadedSentence, whitening: str | Path | None, **changes: Any
+) -> LoadedSentence:
+    loaded = loaded.changed(**changes)
+    if whitening is None:
+        return loaded
+    kept = Whitening.load(Path(whitening).expanduser())
+    return loaded.whitened(kept.mean, kept.kernel)
+
+
+def _write_marker(folder: Path, loaded: Loaded) -> None:
+    files = sorted(names_in(folder))
     about = {"encoderjax": VERSION, "step": loaded.step, "files": [*files, MARKER]}
     weights.write_json(folder / MARKER, about)
 
 
-def _usage(
-    loaded: LoadedModel | LoadedTask, format: Format, dtype: Dtype, out: Path
-) -> tuple[str, ...]:
+def _usage(loaded: Loaded, format: Format, dtype: Dtype, out: Path) -> tuple[str, ...]:
     if format == "params":
         return (
             "from safetensors.torch import load_file",
             f"params = load_file({str(out / PARAMS)!r})  # named as in {PARAMS_INDEX}",
             "table = params['encoder/token_embed/embedding']",
+        )
+    if isinstance(loaded, LoadedSentence):
+        return (
+            "from sentence_transformers import SentenceTransformer",
+            f"model = SentenceTransformer({str(out)!r})",
+            'vectors = model.encode(["a text", "another"])',
         )
     if isinstance(loaded, LoadedTask):
         name = task_form(loaded.family, loaded.description.kind).architecture
@@ -174,7 +233,7 @@ def _usage(
 
 
 def _notes(
-    loaded: LoadedModel | LoadedTask,
+    loaded: Loaded,
     format: Format,
     dtype: Dtype,
     files: Sequence[str],
@@ -194,51 +253,6 @@ def _notes(
             "read: encoderjax does, and PyTorch with the lines below"
         )
     return tuple(notes)
-
-
-def _check_free(out: Path, overwrite: bool) -> None:
-    """Refuses to write over what this command did not write."""
-    if out.exists() and not out.is_dir():
-        raise UserError(f"out={str(out)!r} is a file; give a folder")
-    if not out.is_dir() or overwrite or (out / MARKER).is_file():
-        return
-    if any(out.iterdir()):
-        raise UserError(
-            f"out={str(out)!r} is not empty and no earlier export; give another "
-            "folder, or --overwrite to replace its files of the same names"
-        )
-
-
-@contextmanager
-def _whole_folder(out: Path) -> Iterator[Path]:
-    """Yields a folder to write to, which becomes `out` when all went well."""
-    partial = out.with_name(f".{out.name}.partial-{os.getpid()}")
-    try:
-        partial.mkdir(parents=True)
-        yield partial
-        _put(partial, out)
-    except OSError as error:
-        raise UserError(f"out={str(out)!r} cannot be written: {error}") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def _put(partial: Path, out: Path) -> None:
-    """Moves what was written to `out`.
-
-    Into a folder with other files it goes file by file: what an earlier export wrote
-    is removed, what is not ours stays.
-    """
-    if not out.is_dir() or not any(out.iterdir()):
-        partial.replace(out)
-        return
-    earlier = out / MARKER
-    stale = weights.read_json(earlier)["files"] if earlier.is_file() else []
-    new = [path.name for path in partial.iterdir()]
-    for name in new:
-        (partial / name).replace(out / name)
-    for name in set(stale) - set(new):
-        (out / Path(name).name).unlink(missing_ok=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -264,8 +278,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--format",
         choices=get_args(Format),
-        default="hf",
-        help="hf: for transformers; params: plain safetensors under our own names",
+        help="hf: for transformers; sentence_transformers: default of a model that was "
+        "trained for texts' vectors; params: plain safetensors under our own names",
     )
     parser.add_argument(
         "--part",
@@ -284,6 +298,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="with --dtype, of a task: labelled examples to measure the change on; "
         "default: the run's validation examples",
     )
+    for name, choices in (("pooling", POOLINGS), ("normalise", NORMALISE)):
+        parser.add_argument(
+            f"--{name}", choices=choices, help="of texts' vectors; see embed"
+        )
+    parser.add_argument("--length", type=int, help="of sentence_transformers' rows")
+    parser.add_argument(
+        "--whitening", metavar="FILE", help="of texts' vectors: what embed saved"
+    )
     parser.add_argument(
         "--overwrite",
         action="store_true",
@@ -298,6 +320,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         part=flags.part,
         dtype=flags.dtype,
         overwrite=flags.overwrite,
+        pooling=flags.pooling,
+        normalise=flags.normalise,
+        length=flags.length,
+        whitening=flags.whitening,
     )
     for line in exported.report:
         print(f"note: {line}")

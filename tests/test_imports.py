@@ -78,7 +78,7 @@ def test_the_commands_need_neither_torch_nor_tensorflow():
         "import sys\n"
         "import encoderjax.train, encoderjax.export, encoderjax.prepare\n"
         "import encoderjax.preview, encoderjax.evaluate, encoderjax.fill_mask\n"
-        "import encoderjax.benchmark, encoderjax.compile_check\n"
+        "import encoderjax.benchmark, encoderjax.compile_check, encoderjax.embed\n"
         "import encoderjax.finetune, encoderjax.predict\n"
         "heavy = {'torch', 'transformers', 'datasets', 'tensorflow'}\n"
         "found = heavy & set(sys.modules)\n"

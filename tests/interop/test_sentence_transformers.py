@@ -8,12 +8,14 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules as theirs
 
+from encoderjax import export
 from encoderjax.errors import UserError
 from encoderjax.interop.sentence_loading import holds_sentence, load_sentence
 from encoderjax.interop.sentence_transformers import write_modules
 from encoderjax.interop.writing import write_sentence_transformers, write_tokenizer
 from encoderjax.models.sentence import SentenceHead
 from encoderjax.tasks.embedding import Embedder
+from encoderjax.tasks.whitening import Whitening
 from tests.sentence_folders import (
     LENGTH,
     TEXTS,
@@ -21,6 +23,7 @@ from tests.sentence_folders import (
     small_sentence,
     write_exported,
 )
+from tests.torch_models import random_bert, save_folder
 
 torch.set_num_threads(1)  # the machine is shared with jax's threads
 RNG = np.random.default_rng(0)
@@ -188,3 +191,60 @@ def whitened(tmp_path_factory):
     mean, kernel = np.zeros(24, np.float32), np.eye(24, dtype=np.float32)
     loaded = small_sentence("bert").whitened(mean, kernel)
     return written(tmp_path_factory.mktemp("st") / "st", loaded)
+
+
+# ---- export ----
+
+
+def test_any_folder_is_exported_for_sentence_transformers(tmp_path):
+    own = write_exported(tmp_path / "own", small_sentence("bert", normalise="l2"))
+    # What says itself how vectors are made is exported so unasked.
+    exported = export.run(own, tmp_path / "st")
+    assert "1_Pooling/config.json" in exported.files
+    assert "SentenceTransformer" in exported.usage[1]
+    wanted = Embedder(load_sentence(own), batch_size=8).vectors(TEXTS)
+    np.testing.assert_allclose(vectors_there(tmp_path / "st"), wanted, atol=1e-4)
+    # A whitening, another pooling and length, over the first.
+    mean, kernel = np.ones(24, np.float32), np.eye(24, 5, dtype=np.float32)
+    Whitening(mean, kernel).save(tmp_path / "w.npz")
+    exported = export.run(
+        tmp_path / "st",
+        tmp_path / "again",
+        pooling="cls",
+        normalise="none",
+        length=9,
+        whitening=tmp_path / "w.npz",
+    )
+    loaded = load_sentence(tmp_path / "again")
+    assert loaded.description.length == 9
+    head = SentenceHead(pooling="cls", components=5)
+    assert loaded.description.head == head
+    wanted = Embedder(loaded, batch_size=8).vectors(TEXTS)
+    np.testing.assert_allclose(vectors_there(tmp_path / "again"), wanted, atol=1e-4)
+    # An export over another one leaves nothing of it.
+    plain = export.run(own, tmp_path / "again", format="hf")
+    assert sorted(plain.files) == sorted(
+        path.relative_to(tmp_path / "again").as_posix()
+        for path in (tmp_path / "again").rglob("*")
+    )
+    assert "modules.json" not in plain.files
+    with pytest.raises(UserError, match="pooling='cls' belongs to vectors of texts"):
+        export.run(own, tmp_path / "again", format="hf", pooling="cls")
+    with pytest.raises(UserError, match="part='generator'"):
+        export.run(own, tmp_path / "again", part="generator")
+
+
+def test_a_pretrained_folder_of_transformers_gives_vectors(tmp_path):
+    folder = save_folder(random_bert(), tmp_path)
+    assert not holds_sentence(folder)
+    exported = export.run(
+        folder, tmp_path / "st", format="sentence_transformers", dtype="bfloat16"
+    )
+    assert exported.report == ()
+    loaded = load_sentence(tmp_path / "st")
+    assert loaded.description.head == SentenceHead()
+    assert loaded.description.length == 40
+    wanted = Embedder(loaded, batch_size=8).vectors(TEXTS)
+    model = SentenceTransformer(str(tmp_path / "st"), device="cpu")
+    found = model.float().encode(TEXTS, show_progress_bar=False)
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
