@@ -64,9 +64,8 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
         microbatches=2,
     )
     c.mesh = dict(data=-1, fsdp=1, model=1)
-    c.compute = dict(
-        attention="auto", remat="blocks"
-    )  # fits v5e:16x16, 11.2 GiB a chip
+    # Fits v5e:16x16, 11.2 GiB a chip.
+    c.compute = dict(attention="auto", remat="blocks")
     c.checkpoint = dict(every=1_000, keep=2)
     c.eval = dict(every=5_000, batches=8)
     if variant == "tiny":

@@ -12,6 +12,8 @@ from jax.sharding import AbstractMesh, AxisType
 
 from encoderjax.compiling import Builder, Compiled
 from encoderjax.models.config import EncoderConfig
+from encoderjax.models.dot_product import BLOCK
+from encoderjax.models.flops import distance_tables
 from encoderjax.objectives.vocabulary_loss import MANY_SCORES
 from encoderjax.phases import Stage
 from encoderjax.training.hlo import Array, Collective
@@ -33,26 +35,29 @@ def by_formula(builder: Builder, stage: Stage, available: int) -> Compiled:
       stage: the phase.
       available: bytes of the device.
     """
-    config, experiment = stage.experiment.config, stage.experiment
-    mesh = builder.mesh
+    config = stage.experiment.config
+    mesh, encoders = builder.mesh, _encoders(stage)
     state, parts = builder.state_bytes(), config.optimizer.microbatches
     rows = builder.rows(stage) / batch_shards(mesh) / parts
-    tokens, split = rows * config.data.length, mesh.shape["model"]
-    slots = max(getattr(o, "max_predictions", None) or 0 for o in experiment.objectives)
+    length, split = config.data.length, mesh.shape["model"]
+    tokens = rows * length
 
-    kept = in_work = 0.0
-    for encoder in _encoders(stage):
-        kept += encoder.num_blocks * _kept(encoder, config.compute.remat, stage, split)
-        in_work = max(in_work, _whole_layer(encoder, config.data.length, split))
-    # Scores and their gradient, in 32 bits, unless they are made in chunks.
-    scores = rows * slots * experiment.encoder.vocab_size / split
-    scores = 8 * min(scores, MANY_SCORES)
+    kept = sum(
+        encoder.num_blocks * _kept(encoder, config.compute.remat, length, split)
+        for encoder in encoders
+    )
+    in_work = max(
+        _states(encoder, split) + _scores_in_work(encoder, length, split)
+        for encoder in encoders
+    )
     # With microbatches, the sum and what is added to it.
     gradients = state["parameters"] * (2 if parts > 1 else 1)
     memory = state | {
         "gradients": gradients,
         "activations": int(kept * tokens),
-        "temporaries": int(in_work * tokens + scores),
+        "temporaries": int(
+            in_work * tokens + _predicted(stage, rows, split) + _copies(builder, stage)
+        ),
     }
     total = sum(memory.values())
     exchanged = _exchanged(builder, stage, tokens, split, parts)
@@ -65,7 +70,7 @@ def _encoders(stage: Stage) -> list[EncoderConfig]:
     return [stage.experiment.encoder] + ([generator.config] if generator else [])
 
 
-def _kept(config: EncoderConfig, remat: str, stage: Stage, split: int) -> float:
+def _kept(config: EncoderConfig, remat: str, length: int, split: int) -> float:
     """Returns the bytes a token that a layer keeps for its gradients."""
     c, gates = config, 2 if config.mlp == "gated" else 1
     if remat == "blocks":
@@ -73,26 +78,75 @@ def _kept(config: EncoderConfig, remat: str, stage: Stage, split: int) -> float:
     if remat == "dots":  # the input, and what the six or seven products give
         inside = (3 * c.width + gates * c.mlp_width) / split
         return 2 * (3 * c.width + inside)
-    return _whole_layer(config, stage.experiment.config.data.length, split)
+    # Scores of blocks of queries are made again.
+    scores = 0.0 if length >= 2 * BLOCK else _scores_in_work(c, length, split)
+    return _states(c, split) + scores
 
 
-def _whole_layer(config: EncoderConfig, length: int, split: int) -> float:
-    """Returns the bytes a token of all that a layer makes.
+def _states(config: EncoderConfig, split: int) -> float:
+    """Returns the bytes a token of the states that a layer makes.
 
-    States in 16 bits: two of the width, queries, keys, values and what they find; four
-    of the feed-forward width (six where it is gated). Two norms keep three states each
-    in 32 bits. Scores have 32 bits and weights 16, where no kernel is used.
+    In 16 bits: two of the width, queries, keys, values and what they find; four of the
+    feed-forward width (six where it is gated). Two norms keep three states each in 32.
     """
     c, gates = config, 2 if config.mlp == "gated" else 1
     inside = 4 * c.width + (2 + 2 * gates) * c.mlp_width
-    keys = length if c.window is None else min(length, 2 * c.window)
+    return 2 * (2 * c.width + inside / split) + 24 * c.width
+
+
+def _scores_in_work(config: EncoderConfig, length: int, split: int) -> float:
+    """Returns the bytes a token of the scores that exist at once.
+
+    32 bits and weights of 16, of a block of queries with all keys; those by distance
+    have one more for each query, and are made before and after they are put in place.
+    """
+    c = config
     if c.attention_dropout_rate == 0 and c.positions in ("learned", "rope"):
-        keys = 0  # a kernel holds no scores
-    return (
-        2 * (2 * c.width + inside / split)
-        + 24 * c.width
-        + (6 * c.num_heads * keys / split)
-    )
+        return 0.0  # a kernel holds no scores
+    queries = min(length, BLOCK)
+    keys = length + (c.memory_length if c.positions == "two_stream" else 0)
+    if c.window is not None:
+        keys = min(length, 2 * c.window)
+    by_distance = 8 * distance_tables(c) * (keys + queries)
+    return c.num_heads * queries * (6 * keys + by_distance) / length / split
+
+
+def _predicted(stage: Stage, rows: float, split: int) -> float:
+    """Returns the bytes of the vocabulary's scores and their gradient, in 32 bits.
+
+    Many are made in chunks.
+    """
+    objectives, encoder = stage.experiment.objectives, stage.experiment.encoder
+    slots = max(getattr(o, "max_predictions", None) or 0 for o in objectives)
+    return 8 * min(rows * slots * encoder.vocab_size / split, MANY_SCORES)
+
+
+def _copies(builder: Builder, stage: Stage) -> float:
+    """Returns the bytes of what is held a second time.
+
+    The gradient of the table of tokens is made at both of its ends. Where kinds of
+    layers alternate, the weights of each kind are taken out of the stack. What is
+    carried from step to step is cut into microbatches and joined again.
+    """
+    state, encoder = builder.state_bytes(), stage.experiment.encoder
+    layers, others = _weights(builder)
+    each = state["parameters"] / (layers + others)  # bytes of a weight, split or not
+    copies = encoder.vocab_size * encoder.table_width * each
+    if encoder.window is not None:
+        copies += layers * each
+    carried = 2 if stage.experiment.config.optimizer.microbatches > 1 else 1
+    return copies + carried * state.get("memory", 0)
+
+
+def _weights(builder: Builder) -> tuple[int, int]:
+    """Returns how many there are in layers, and in tables and heads."""
+    layers, others = 0, 0
+    for path, leaf in jax.tree_util.tree_leaves_with_path(builder.shapes.params):
+        if "layers" in jax.tree_util.keystr(path):
+            layers += leaf.size
+        else:
+            others += leaf.size
+    return layers, others
 
 
 def _exchanged(
@@ -100,14 +154,12 @@ def _exchanged(
 ) -> tuple[Collective, ...]:
     """Returns what is summed or gathered along each axis in a step."""
     mesh = builder.mesh.shape
-    layers, others = 0, 0
-    for path, leaf in jax.tree_util.tree_leaves_with_path(builder.shapes.params):
-        if "layers" in jax.tree_util.keystr(path):
-            layers += leaf.size
-        else:
-            others += leaf.size
-    # Gradients of layers are summed in 16 bits, of tables and heads in 32.
-    gradients = (2 * layers + 4 * others) / split
+    layers, others = _weights(builder)
+    # Gradients of layers are summed in 16 bits, of tables, heads and layers that share
+    # their weights in 32; those of two streams each by itself.
+    shared = stage.experiment.encoder.sharing != "none"
+    twice = shared or stage.experiment.encoder.positions == "two_stream"
+    gradients = ((4 if twice else 2) * layers + 4 * others) / split
     blocks = sum(c.num_blocks * c.width for c in _encoders(stage))
     sizes = {
         ("all-reduce", "data"): gradients / mesh["fsdp"],

@@ -73,6 +73,12 @@ def _attention(config: EncoderConfig, length: int, memory: int, sees_all: bool) 
     if not sees_all and c.window is not None:
         keys = min(length, 2 * c.window)
     # Each is scored against all distances.
-    tables = {"two_stream": 1, "relative_key": 1, "disentangled": len(c.position_terms)}
-    by_distance = tables.get(c.positions, 0) * (2 * length + memory) * c.width
+    by_distance = distance_tables(c) * (2 * length + memory) * c.width
     return 2 * keys * c.width + by_distance
+
+
+def distance_tables(config: EncoderConfig) -> int:
+    """Returns how many tables of distances queries or keys are multiplied by."""
+    tables = {"two_stream": 1, "relative_key": 1}
+    tables["disentangled"] = len(config.position_terms)
+    return tables.get(config.positions, 0)
