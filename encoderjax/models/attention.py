@@ -17,7 +17,7 @@ from encoderjax.models.compute import PLAIN, Compute
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.dot_product import Bias, attend, attend_locally
 from encoderjax.models.dropout import DropoutKey
-from encoderjax.models.layers import Table
+from encoderjax.models.layers import Table, product
 from encoderjax.models.relative import distances, query_scores, rows_for
 from encoderjax.models.sight import Sight
 
@@ -92,6 +92,7 @@ def to_heads(
         use_bias=use_bias,
         dtype=dtype,
         kernel_init=config.initializer,
+        dot_general=product,
         name=name,
     )
 
@@ -106,6 +107,7 @@ def from_heads(
         use_bias=use_bias,
         dtype=dtype,
         kernel_init=config.out_initializer,
+        dot_general=product,
         name=name,
     )
 

@@ -203,34 +203,44 @@ def _sums(columns: int, x_BPE, table_VE, bias_V, labels_BP, draw: Draw | None):
 
 
 def _gradients(columns: int, x_BPE, table_VE, bias_V, labels_BP, total_BP, gradient_BP):
-    """Returns the gradients of states, table and bias."""
+    """Returns the gradients of states, table and bias.
+
+    Here tokens come first: so neither product has to turn the scores, which takes a CPU
+    as long as multiplying them.
+    """
     chunk = _Chunks(columns, x_BPE, table_VE, bias_V, labels_BP)
-    total_S1, gradient_S1 = total_BP.reshape(-1, 1), gradient_BP.reshape(-1, 1)
+    total_S, gradient_S = total_BP.reshape(-1), gradient_BP.reshape(-1)
 
     def add(state, place):
-        by_x_SE, by_table_VE, by_bias_V = state
-        logits_SC, label_SC, _ = chunk.logits(place)
-        by_logits_SC = (jnp.exp(logits_SC - total_S1) - label_SC) * gradient_S1
-        by_bias_V = _added(by_bias_V, jnp.sum(by_logits_SC, axis=0), place[0])
-        by_logits_SC = by_logits_SC.astype(x_BPE.dtype)
+        by_x_ES, by_table_VE, by_bias_V = state
+        logits_CS, label_CS, _ = chunk.logits(place, tokens_first=True)
+        by_logits_CS = (jnp.exp(logits_CS - total_S) - label_CS) * gradient_S
+        by_bias_V = _added(by_bias_V, jnp.sum(by_logits_CS, axis=1), place[0])
+        by_logits_CS = by_logits_CS.astype(x_BPE.dtype)
         product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
-        by_x_SE += product("sc,ce->se", by_logits_SC, chunk.table(place))
-        by_table_CE = product("sc,se->ce", by_logits_SC, chunk.x_SE)
-        return (by_x_SE, _added(by_table_VE, by_table_CE, place[0]), by_bias_V), None
+        by_x_ES += product("cs,ce->es", by_logits_CS, chunk.table(place))
+        by_table_CE = product("cs,se->ce", by_logits_CS, chunk.x_SE)
+        return (by_x_ES, _added(by_table_VE, by_table_CE, place[0]), by_bias_V), None
 
     zeros = lambda x: jnp.zeros(x.shape, jnp.float32)
-    state = tuple(map(zeros, (chunk.x_SE, table_VE, bias_V)))
-    (by_x_SE, by_table_VE, by_bias_V), _ = jax.lax.scan(add, state, chunk.places)
-    if not jax.sharding.get_abstract_mesh().empty:
-        by_x_SE = jax.lax.psum(by_x_SE, "model")
-        by_bias_V = jax.lax.psum(by_bias_V, ("data", "fsdp"))
+    state = tuple(map(zeros, (chunk.x_SE.T, table_VE, bias_V)))
+    (by_x_ES, by_table_VE, by_bias_V), _ = jax.lax.scan(add, state, chunk.places)
+    by_x_ES = _of_all(by_x_ES, "model")
+    by_bias_V = _of_all(by_bias_V, "data", "fsdp")
+    by_table_VE = _of_all(by_table_VE, "data")
+    if _mesh_size("fsdp") > 1:
         # Each device gets the columns that it keeps of the table.
-        by_table_VE = jax.lax.psum(by_table_VE, "data")
         by_table_VE = jax.lax.psum_scatter(
             by_table_VE, "fsdp", scatter_dimension=1, tiled=True
         )
-    by_x_BPE = by_x_SE.reshape(x_BPE.shape).astype(x_BPE.dtype)
+    by_x_BPE = by_x_ES.T.reshape(x_BPE.shape).astype(x_BPE.dtype)
     return by_x_BPE, by_table_VE.astype(table_VE.dtype), by_bias_V
+
+
+def _of_all(x: jax.Array, *axes: str) -> jax.Array:
+    """Returns the sum over axes of the mesh; over one device it would be a copy."""
+    several = tuple(axis for axis in axes if _mesh_size(axis) > 1)
+    return jax.lax.psum(x, several) if several else x
 
 
 class _Chunks:
@@ -248,7 +258,7 @@ class _Chunks:
         self.columns = columns
         self.x_SE = x_BPE.reshape(-1, x_BPE.shape[-1])
         self.table_VE, self.bias_V = table_VE, bias_V
-        self.labels_S1 = labels_BP.reshape(-1, 1)
+        self.labels_S = labels_BP.reshape(-1)
         new = np.arange(0, size, columns, dtype=np.int32)
         self.places = np.stack([np.minimum(new, size - columns), new], axis=1)
         self.before = 0  # tokens of the devices before this one
@@ -259,20 +269,27 @@ class _Chunks:
         """Returns the rows [C, E] of a chunk."""
         return jax.lax.dynamic_slice_in_dim(self.table_VE, place[0], self.columns)
 
-    def logits(self, place: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Returns scores [S, C], where the labels are, and the first token's number."""
+    def logits(
+        self, place: jax.Array, tokens_first: bool = False
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Returns scores [S, C], where the labels are, and the first token's number.
+
+        Scores and labels are [C, S] where tokens come first.
+        """
+        table_CE = self.table(place)
         bias_C = jax.lax.dynamic_slice_in_dim(self.bias_V, place[0], self.columns)
-        logits_SC = jnp.einsum(
-            "se,ce->sc",
-            self.x_SE,
-            self.table(place),
-            preferred_element_type=jnp.float32,
-        )
-        column_C = place[0] + jnp.arange(self.columns)
-        new_C = column_C >= place[1]
-        logits_SC = jnp.where(new_C, logits_SC + bias_C, -jnp.inf)
-        label_SC = (column_C + self.before == self.labels_S1) & new_C
-        return logits_SC, label_SC, place[0] + self.before
+        token_C = place[0] + jnp.arange(self.columns)
+        new_C, label_S = token_C >= place[1], self.labels_S - self.before
+        product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+        if tokens_first:
+            logits = product("ce,se->cs", table_CE, self.x_SE)
+            bias, token, new = (x_C[:, None] for x_C in (bias_C, token_C, new_C))
+        else:
+            logits = product("se,ce->sc", self.x_SE, table_CE)
+            bias, token, new = bias_C, token_C, new_C
+            label_S = label_S[:, None]
+        logits = jnp.where(new, logits + bias, -jnp.inf)
+        return logits, (token == label_S) & new, place[0] + self.before
 
 
 def _better(best: tuple, scores_SC: jax.Array, first: jax.Array) -> tuple:
