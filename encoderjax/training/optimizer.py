@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Literal
 
+import jax
+import jax.numpy as jnp
 import optax
 
 from encoderjax.errors import UserError
@@ -174,7 +176,7 @@ def _transform(
     included = lambda name: not any(part in name for part in config.decay_exclude)
     moments = config.b1, config.b2, config.eps, config.bias_correction
     decay = _decay(config)
-    parts = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
+    parts = [_clip(config.clip_norm)] if config.clip_norm else []
     if config.name == "stable_adamw":
         decay_of = lambda name: decay if included(name) else 0.0
         parts += [scale_by_stable_adam(*moments, decay_of)]
@@ -188,6 +190,21 @@ def _transform(
         parts += [scale_by_trust_ratio(_trusted(config, included))]
     schedule = _schedule(config, steps, first)
     return optax.chain(*parts, optax.scale_by_learning_rate(schedule))
+
+
+def _clip(bound: float) -> optax.GradientTransformation:
+    """Returns what shortens gradients whose norm, of all together, is above a bound.
+
+    By one factor: optax divides by the norm first, for which gradients are written and
+    read once more.
+    """
+
+    def update(updates: PyTree, state: Any, params: PyTree = None):
+        del params
+        factor = bound / jnp.maximum(optax.tree.norm(updates), bound)
+        return jax.tree.map(lambda g: g * factor, updates), state
+
+    return optax.GradientTransformation(optax.init_empty_state, update)
 
 
 def _decay(config: OptimizerConfig) -> float:
