@@ -134,28 +134,31 @@ def squad(answers, context="The ship sank. The ship burnt.", **more):
 
 def test_questions(write):
     answers = [{"text": "ship", "answer_start": 4}]
-    for path in (
-        write("a.json", squad(answers)),
-        write(
-            "a.jsonl",
-            json.dumps(
-                {
-                    "id": "q1",
-                    "question": "What?",
-                    "context": "The ship sank. The ship burnt.",
-                    "answers": {"text": ["ship"], "answer_start": [4]},
-                }
+    for id, path in (
+        (None, write("a.json", squad(answers))),  # SQuAD's own
+        (
+            "id",
+            write(
+                "a.jsonl",
+                json.dumps(
+                    {
+                        "id": "q1",
+                        "question": "What?",
+                        "context": "The ship sank. The ship burnt.",
+                        "answers": {"text": ["ship"], "answer_start": [4]},
+                    }
+                ),
             ),
         ),
     ):
-        (found,) = read_questions(path)
+        (found,) = read_questions(path, id=id)
         assert found.answers == (Span("ship", 4),)
         assert (found.id, found.question) == ("q1", "What?")
     (found,) = read_questions(write("b.json", squad([], is_impossible=True)))
     assert found.answers == ()
     assert found.where.endswith("b.json:q1")
-    (found,) = read_questions(path, answers=None, id=None)
-    assert (found.answers, found.id) == ((), "0")
+    (found,) = read_questions(path, answers=None)
+    assert (found.answers, found.id) == ((), "1")  # its line
 
 
 @pytest.mark.parametrize(
@@ -281,7 +284,7 @@ def test_tfds(tmp_path):
     }
     assert found["q0"]["words"] == []
     assert found["q0"]["label"] == "-1"
-    spans = {q.id: q.answers for q in read_questions(path)}
+    spans = {q.id: q.answers for q in read_questions(path, id="id")}
     assert spans == {"q0": (), "q1": (Span("ship", 4),), "q2": ()}
     with pytest.raises(UserError, match="no column 'text' for text; it has"):
         read_records(path, {"text": "text"})
