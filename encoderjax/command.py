@@ -1,14 +1,17 @@
 """What every command shares: help with examples, and errors of one line."""
 
 import argparse
+import contextlib
 import difflib
+import importlib.metadata
+import importlib.util
 import logging
 import os
 import platform
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -62,12 +65,16 @@ def did_you_mean(name: str, names: Sequence[str] | dict) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
+_TPUS = ("accel*", "vfio/[0-9]*")
 _HUGE_PAGES = {
     "glibc.malloc.hugetlb": 1,  # ask for huge pages,
     "glibc.malloc.mmap_max": 0,  # and keep what was freed instead of giving it back
     "glibc.malloc.trim_threshold": 1 << 34,
     "glibc.malloc.top_pad": 1 << 26,
 }
+
+
+_SETTINGS = ":".join(f"{name}={value}" for name, value in _HUGE_PAGES.items())
 
 
 def restart_with_huge_pages() -> None:
@@ -79,17 +86,51 @@ def restart_with_huge_pages() -> None:
     Nothing is done where there is an accelerator, another C library, or a choice of
     the user's.
     """
-    kinds = ("nvidia[0-9]*", "accel*", "vfio/[0-9]*")
-    accelerators = [path for kind in kinds for path in Path("/dev").glob(kind)]
     if (
         "GLIBC_TUNABLES" in os.environ
         or platform.libc_ver()[0] != "glibc"
-        or accelerators
+        or _devices("nvidia[0-9]*")
+        or _devices(*_TPUS)
     ):
         return
-    settings = ":".join(f"{name}={value}" for name, value in _HUGE_PAGES.items())
-    os.environ["GLIBC_TUNABLES"] = settings
+    os.environ["GLIBC_TUNABLES"] = _SETTINGS
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+@contextlib.contextmanager
+def as_the_user_set_it() -> Iterator[None]:
+    """Starts processes without the allocator settings that this command made."""
+    ours = os.environ.get("GLIBC_TUNABLES") == _SETTINGS
+    if ours:
+        del os.environ["GLIBC_TUNABLES"]
+    try:
+        yield
+    finally:
+        if ours:
+            os.environ["GLIBC_TUNABLES"] = _SETTINGS
+
+
+def _devices(*kinds: str) -> list[Path]:
+    return [path for kind in kinds for path in Path("/dev").glob(kind)]
+
+
+def leave_tpus_alone() -> None:
+    """Keeps jax from looking for TPUs where their compiler is, but none of them.
+
+    It would write to stderr whatever libtpu misses. Where jax has a plugin for other
+    devices, or the user has chosen, nothing is done.
+    """
+    if (
+        os.environ.get("JAX_PLATFORMS")
+        or importlib.util.find_spec("libtpu") is None
+        or importlib.util.find_spec("jax_plugins") is not None
+        or importlib.metadata.entry_points(group="jax_plugins")
+        or _devices(*_TPUS)
+    ):
+        return
+    os.environ["JAX_PLATFORMS"] = "cpu"  # of the processes that this one starts
+    if "jax" in sys.modules:
+        sys.modules["jax"].config.update("jax_platforms", "cpu")
 
 
 def run_command(main: Callable[[], object]) -> NoReturn:
@@ -97,6 +138,7 @@ def run_command(main: Callable[[], object]) -> NoReturn:
     # What Orbax logs it also raises, and then it is said in one line.
     for name in ("absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    leave_tpus_alone()
     if "jax" in sys.modules:  # preparing text goes without
         keep_compiled_programs()
     try:

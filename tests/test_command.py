@@ -4,6 +4,7 @@ import os
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -36,11 +37,14 @@ def test_the_allocator_is_set_once_and_never_against_the_user():
         "import os, encoderjax.command as command\n"
         "command.restart_with_huge_pages()\n"
         "print(os.environ['GLIBC_TUNABLES'])\n"
+        "with command.as_the_user_set_it():\n"
+        "    print(os.environ.get('GLIBC_TUNABLES'))\n"
+        "print(os.environ['GLIBC_TUNABLES'])\n"
     )
     own = "glibc.malloc.arena_max=2"
-    for given, expected in (
-        ({}, "glibc.malloc.hugetlb=1"),
-        ({"GLIBC_TUNABLES": own}, own),
+    for given, expected, of_others in (
+        ({}, "glibc.malloc.hugetlb=1", "None"),
+        ({"GLIBC_TUNABLES": own}, own, own),
     ):
         environment = {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES"}
         result = subprocess.run(
@@ -50,7 +54,38 @@ def test_the_allocator_is_set_once_and_never_against_the_user():
             check=True,
             env=environment | given,
         )
-        assert result.stdout.startswith(expected)
+        before, others, after = result.stdout.splitlines()
+        assert before.startswith(expected)
+        assert others == of_others
+        assert after == before
+
+
+@pytest.mark.skipif(
+    any(any(Path("/dev").glob(kind)) for kind in ("accel*", "vfio/[0-9]*")),
+    reason="there are TPUs here",
+)
+@pytest.mark.parametrize("chosen", [None, "tpu"])
+def test_tpus_are_not_looked_for_where_only_their_compiler_is(chosen):
+    """Unless they are asked for, by whoever sets JAX_PLATFORMS."""
+    code = (
+        "import importlib.util, jax\n"
+        "assert importlib.util.find_spec('libtpu')\n"
+        "from encoderjax.command import run_command\n"
+        "run_command(lambda: print(jax.config.jax_platforms, len(jax.devices())))\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "JAX_PLATFORMS"}
+    if chosen:
+        code = code.replace("len(jax.devices())", "'untouched'")
+        environment["JAX_PLATFORMS"] = chosen
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+    )
+    assert result.stdout.split()[0] == (chosen or "cpu")
+    assert result.stderr == ""
 
 
 @pytest.mark.parametrize(
