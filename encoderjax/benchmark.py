@@ -28,7 +28,7 @@ from encoderjax.phases import Stage, open_stages
 # How figures are shown: the end of a name, the factor, and the unit.
 _UNITS = (
     ("_mb_per_second", 1.0, "MB/s"),
-    ("tokens_per_second", 1e-6, "M tokens/s"),
+    ("tokens_per_second", 1.0, "tokens/s"),
     ("_flops_per_second", 1e-9, "GFLOP/s"),
     ("_seconds", 1e3, "ms"),
     ("_share", 1e2, "%"),
@@ -112,6 +112,7 @@ def run_step(
     )
     experiment, device = stage.experiment, jax.devices()[0]
     libraries = ("jax", "jaxlib", *(torch_step.LIBRARIES if against_hf else ()))
+    beside = {"hf": torch_step.described(experiment)} if against_hf else {}
     return {
         "corpus": experiment.corpus.name,
         "form": config.data.form,
@@ -120,6 +121,7 @@ def run_step(
         "rows": experiment.train_index.num_rows,
         "devices": f"{jax.device_count()} {device.device_kind}",
         "precision": str(experiment.pretrainer().model.dtype),
+        **beside,
         "flops_per_step": stage.flops_per_step,
         "versions": _versions(libraries),
         "figures": figures,
@@ -147,13 +149,15 @@ def table(result: dict[str, Any]) -> str:
         f"{result['corpus']}: {result['rows']:,} rows, {result['form']}, "
         f"{result['batch_size']} x {result['length']} a batch",
         f"{where}; {versions}",
+        *([f"hf: {result['hf']}"] if "hf" in result else []),
         "",
     ]
     for name, value in result["figures"].items():
         ending, factor, unit = next(u for u in _UNITS if name.endswith(u[0]))
         label = name.removesuffix(ending).rstrip("_").replace("_", " ") or "ours"
-        digits = 2 if value * factor >= 1 else 4
-        lines.append(f"{label:32} {value * factor:10.{digits}f} {unit}")
+        shown = value * factor
+        digits = 0 if shown >= 1000 else 2 if shown >= 1 else 4
+        lines.append(f"{label:32} {shown:12,.{digits}f} {unit}")
     return "\n".join(lines)
 
 

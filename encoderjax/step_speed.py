@@ -5,7 +5,6 @@ on the wall. Figures carry their units in their names.
 """
 
 import contextlib
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -103,8 +102,8 @@ def measured(
         if theirs is not None:
             figures["hf_memory_mb"] = theirs.peak_memory() / 1e6
     if peak is not None:
-        figures["peak_flops_per_second"] = peak
-        figures["peak_share"] = stage.flops_per_step / seconds[""] / peak
+        figures["matmul_peak_flops_per_second"] = peak
+        figures["of_matmul_peak_share"] = stage.flops_per_step / seconds[""] / peak
     for name, taken in seconds.items():
         figures[f"{name}step_seconds"] = taken
         figures[f"{name}tokens_per_second"] = tokens[name] / taken
@@ -167,7 +166,7 @@ def _in_pytorch(
     experiment: Experiment, batches: list[Batch]
 ) -> Iterator[torch_step.Remote]:
     work = torch_step.work_of(experiment, batches)
-    remote = torch_step.Remote(work, threads=len(os.sched_getaffinity(0)))
+    remote = torch_step.Remote(work)
     try:
         yield remote
     finally:

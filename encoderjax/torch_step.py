@@ -2,6 +2,9 @@
 
 The same work as ours: sizes, rows, dropout, precision float32, optimiser and clipping,
 with the scores of the whole vocabulary at every token, as those classes compute them.
+The process is set up as PyTorch's users have it: with a thread for each core, and not
+with the allocator settings with which our commands restart themselves. Settings of the
+user's (GLIBC_TUNABLES) hold for both.
 
 Shapes: B rows, L length.
 """
@@ -9,6 +12,7 @@ Shapes: B rows, L length.
 import dataclasses
 import importlib
 import multiprocessing
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from encoderjax import resident
+from encoderjax.command import as_the_user_set_it
 from encoderjax.data.pipeline import Batch
 from encoderjax.errors import UserError
 from encoderjax.experiment import Experiment
@@ -98,6 +103,20 @@ def work_of(experiment: Experiment, batches: list[Batch]) -> Work:
     )
 
 
+def described(experiment: Experiment) -> str:
+    """Returns what is run there, and how, in a line."""
+    family = experiment.config.model.family
+    assert family is not None
+    with as_the_user_set_it():
+        settings = os.environ.get("GLIBC_TUNABLES", "the C library's defaults")
+    name = architecture(family, experiment.head_names)
+    return f"{name} in PyTorch, {_threads()} threads, malloc with {settings}"
+
+
+def _threads() -> int:
+    return len(os.sched_getaffinity(0))
+
+
 def _arguments(
     batch: Batch, heads: tuple[str, ...], config: dict[str, Any]
 ) -> dict[str, np.ndarray]:
@@ -123,11 +142,12 @@ def _arguments(
 class Remote:
     """The other process; it runs a step when it is asked to."""
 
-    def __init__(self, work: Work, threads: int):
+    def __init__(self, work: Work):
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, work, threads))
-        self._process.start()
+        self._process = context.Process(target=_serve, args=(theirs, work))
+        with as_the_user_set_it():
+            self._process.start()
         theirs.close()
         self._answer()  # the model is made
 
@@ -157,12 +177,12 @@ class Remote:
         self._process.join()
 
 
-def _serve(pipe: Any, work: Work, threads: int) -> None:
+def _serve(pipe: Any, work: Work) -> None:
     """Does what is asked for until the pipe is closed."""
     import torch
     import transformers  # noqa: F401 (before the memory is looked at)
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(_threads())
     before = resident.bytes_now()
     step = _train_step(work)
     pipe.send(0.0)

@@ -82,7 +82,7 @@ def test_the_table_has_a_line_and_a_unit_for_each_figure():
     lines = table({**about, "versions": {}, "figures": figures}).splitlines()
     assert [" ".join(line.split()) for line in lines[-4:]] == [
         "prepare 2.00 MB/s",
-        "loader 30.00 M tokens/s",
+        "loader 30,000,000 tokens/s",
         "open rows 4.00 ms",
         "prepare to tokenizers 5.00 x",
     ]
