@@ -34,6 +34,7 @@ def measured(corpus, capsys, *flags, **changes):
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_figures_beside_pytorch(corpus, capsys):
     result = measured(corpus, capsys, "--against=hf")
     figures = result["figures"]

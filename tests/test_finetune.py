@@ -89,6 +89,7 @@ def test_the_command_predicts_files_and_measures_them(classified, tmp_path, caps
         )
 
 
+@pytest.mark.slow
 def test_a_run_resumes_bit_for_bit(encoder, classified, tmp_path):
     """With the encoder's folder gone, after the checkpoint of the first epoch."""
     folder, _ = classified
@@ -113,6 +114,7 @@ def test_a_run_resumes_bit_for_bit(encoder, classified, tmp_path):
         run("classify.py", encoder, tmp_path / "a", seed=3, **settings)
 
 
+@pytest.mark.slow
 def test_tags_become_entities_with_places_in_the_text(encoder, tmp_path):
     path = write_tag(tmp_path / "train.conll")
     found = run("tag.py", encoder, tmp_path / "run", data__train=path, epochs=12)
@@ -127,6 +129,7 @@ def test_tags_become_entities_with_places_in_the_text(encoder, tmp_path):
 
 
 @pytest.mark.parametrize("no_answer", [False, True])
+@pytest.mark.slow
 def test_answers_are_found_in_windows(encoder, tmp_path, no_answer):
     path = write_answer(tmp_path / "train.json", no_answer=no_answer)
     settings = {"data__train": path, "data__length": 24, "data__stride": 6, "epochs": 8}
@@ -162,6 +165,7 @@ def test_numbers_of_pairs_are_learned(encoder, tmp_path):
     assert found["validation/mse"] == pytest.approx(found["validation/loss"], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_run_ends_when_it_gets_no_better(encoder, classified, tmp_path):
     """Without learning, the first evaluation is the best; two more end the run."""
     folder, _ = classified
@@ -182,6 +186,7 @@ def test_a_run_ends_when_it_gets_no_better(encoder, classified, tmp_path):
     assert kept == [3, 9]  # the best, and the newest
 
 
+@pytest.mark.slow
 def test_frozen_layers_stay_and_the_rest_moves(encoder, classified, tmp_path):
     folder, _ = classified
     start = predict.load_task  # of the same form
@@ -229,12 +234,8 @@ CURVES = {
 }
 
 
-def each(kinds):
-    slow = [pytest.mark.slow]
-    return [pytest.param(k, marks=slow if k != "classify" else ()) for k in kinds]
-
-
-@pytest.mark.parametrize("kind", each(CURVES))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", CURVES)
 def test_the_loss_follows_pytorch_step_by_step(kind, encoder, tmp_path):
     """From the same weights, on the same batches, without dropout."""
     recipe, write, name, steps = CURVES[kind]

@@ -238,7 +238,8 @@ def trained(tmp_path_factory):
 
 
 # These take half a minute each, and have little that the others have not.
-LONG = ("deberta_base", "deberta_v3_small", "modernbert_base")
+LONG = ("bert_large_lamb", "deberta_base", "deberta_v3_small", "electra_small")
+LONG += ("modernbert_base",)
 
 
 def each(names):
@@ -282,6 +283,7 @@ def test_transformers_finds_the_same_held_out_losses(name, trained, tmp_path):
         assert found[loss] == pytest.approx(expected[loss], abs=1e-5), loss
 
 
+@pytest.mark.slow
 def test_a_student_learns_from_its_teacher_and_resumes(corpus, tmp_path):
     teacher = tmp_path / "teacher"
     run(small("bert_base", corpus.folder, steps=2), teacher)

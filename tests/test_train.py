@@ -105,6 +105,7 @@ def test_killed_and_stopped_runs_continue_bit_for_bit(whole, corpus, tmp_path):
     assert order[0] == order[1]  # each line once
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_other_devices(whole, corpus, tmp_path):
     expected, _ = whole
     changes = {"checkpoint__every": 20, "mesh__fsdp": 2}
@@ -195,6 +196,7 @@ def test_a_nan_stops_with_step_rows_and_advice(corpus, tmp_path):
     assert not (tmp_path / "checkpoints" / "1").exists()
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_loses_nothing(corpus, tmp_path):
     """A limit on the size of files stands for the full disk."""
     changes = {"model__mlp_width": 8192, "eval__every": 0}
@@ -252,6 +254,7 @@ def test_a_truncated_shard_is_named(corpus, tmp_path):
         run(small_config(broken), tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_it_learns_words_and_pairs(corpus, tmp_path):
     """Below the unigram entropy of the held-out text; pairs above chance."""
     changes = dict(

@@ -39,6 +39,7 @@ def start_two(*flags, workdirs=(None, None)):
     ]
 
 
+@pytest.mark.slow
 def test_two_processes_stop_die_and_go_on_like_one(corpus, tmp_path):
     """One curve, in four runs: stopped twice, killed, and finished by one process."""
     workdir, alone = tmp_path / "together", tmp_path / "alone"
