@@ -179,7 +179,7 @@ def _next_commands(judge: TaskJudge) -> str:
         (
             "",
             "next:",
-            f"  python -m encoderjax.predict --model={workdir} --input=FILE",
+            f"  python -m encoderjax.{judge.run.task.used_by.format(model=workdir)}",
             f"  python -m encoderjax.export --workdir={workdir} "
             f"--out={workdir}/huggingface",
         )

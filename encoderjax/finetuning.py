@@ -98,6 +98,11 @@ class FinetuneConfig:
             raise UserError(f"warmup={self.warmup} must be in [0, 1]")
         if self.freeze < -1:
             raise UserError(f"freeze={self.freeze} must be -1 (all), 0, 1, ...")
+        if self.task.compares_examples and self.optimizer.microbatches > 1:
+            raise UserError(
+                f"optimizer.microbatches={self.optimizer.microbatches} must be 1: the "
+                "task compares the examples of a batch, and would find fewer in a part"
+            )
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "FinetuneConfig":
@@ -140,7 +145,7 @@ class FinetuneConfig:
             value = getattr(self, field.name)
             group = hasattr(value, "__dataclass_fields__")
             plain[field.name] = dataclasses.asdict(value) if group else value
-        plain["task"] = {"kind": self.task.kind, **plain["task"]}
+        plain["task"] = self.task.to_fields()
         return plain
 
 
@@ -155,9 +160,10 @@ def _task(values: dict[str, Any]) -> Task:
     weights = values.get("class_weights")
     if isinstance(weights, Override):  # a word, or a mapping
         values["class_weights"] = as_typed(weights)
-    return build(TASKS[kind], values, "task.")
+    return TASKS[kind].from_fields(values)
 
 
 def _data(values: dict[str, Any]) -> TaskData:
-    values["columns"] = group_of(values, "columns")
+    for name in ("columns", "validation_columns"):
+        values[name] = group_of(values, name)
     return build(TaskData, values, "data.")

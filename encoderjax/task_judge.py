@@ -1,10 +1,9 @@
 """Measures a fine-tuning run on its validation examples, and knows the best step."""
 
 import dataclasses
-import functools
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +45,8 @@ class TaskJudge:
     progress: Progress
     # Step -> metric, of every evaluation so far.
     curve: dict[int, float] = dataclasses.field(default_factory=dict)
+    # By the task that a split is measured by.
+    _score_steps: dict[int, Callable] = dataclasses.field(default_factory=dict)
 
     shown_by = "numbers of rows, counted through the training examples"
 
@@ -88,23 +89,28 @@ class TaskJudge:
         run, shards = self.run, batch_shards(self.mesh)
         batch_size = -(-run.config.eval.batch_size // shards) * shards
         scores, losses = scores_of(
-            self._score_step,
+            self._score_step(split),
             params,
             run.items[split],
             mesh=self.mesh,
             batch_size=batch_size,
         )
-        examples = run.examples[split]
-        predictions = run.task.predictions(examples, run.items[split].encoded, scores)
-        metrics = run.task.metrics(examples, predictions)
-        return metrics | {"loss": losses[f"{run.task.kind}_loss"]}, predictions
+        examples, task = run.examples[split], run.judging[split]
+        predictions = task.predictions(examples, run.items[split].encoded, scores)
+        metrics = task.metrics(examples, predictions)
+        return metrics | task.mean_terms(losses), predictions
 
-    @functools.cached_property
-    def _score_step(self):
-        finetuner = self.run.finetuner(platform_of(self.mesh))
-        return make_score_step(
-            finetuner, mesh=self.mesh, shardings=self.shardings, answered=True
-        )
+    def _score_step(self, split: str) -> Callable:
+        """Returns the step for a split; splits with one task share what is compiled."""
+        task = self.run.judging[split]
+        if id(task) not in self._score_steps:
+            self._score_steps[id(task)] = make_score_step(
+                self.run.finetuner(platform_of(self.mesh), split),
+                mesh=self.mesh,
+                shardings=self.shardings,
+                answered=True,
+            )
+        return self._score_steps[id(task)]
 
     # ---- the best ----
 

@@ -14,17 +14,14 @@ from encoderjax.data.tokenizers import Tokenizer
 from encoderjax.errors import UserError
 from encoderjax.experiment import compute_dtype, flat_fields
 from encoderjax.finetuning import FinetuneConfig
-from encoderjax.interop.task_description import TaskDescription
-from encoderjax.interop.task_loading import TASK, load_task
 from encoderjax.interop.task_start import TaskStart
 from encoderjax.models.compute import PLAIN
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.flops import TRAINING, encoder_flops
-from encoderjax.models.task_heads import TaskHead, TaskModel, encoder_for, task_head
 from encoderjax.tasks.batches import Items, TaskSource
 from encoderjax.tasks.data import TRAIN
 from encoderjax.tasks.finetuner import Finetuner
-from encoderjax.tasks.task import Task
+from encoderjax.tasks.task import Description, Model, Task
 from encoderjax.training.checkpoint import CheckpointConfig, saved_steps
 from encoderjax.training.optimizer import OptimizerConfig
 
@@ -33,7 +30,8 @@ from encoderjax.training.optimizer import OptimizerConfig
 _CHANGEABLE = ("init_from", "precision", "log_every", "mesh", "compute", "keep")
 _CHANGEABLE += ("optimizer.microbatches", "eval.batch_size", "eval.patience", "steps")
 _CHANGEABLE += ("epochs", "data.train", "data.validation", "data.test", "data.form")
-_CHANGEABLE += ("data.columns", "data.limit", "task.labels", "task.class_weights")
+_CHANGEABLE += ("data.columns", "data.validation_columns", "data.limit")
+_CHANGEABLE += ("task.labels", "task.class_weights")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -42,20 +40,21 @@ class TaskRun:
 
     Attributes:
       task: with its labels.
-      encoder: without what the head does not read.
+      model: that is trained.
       start: where the parameters come from; None = a checkpoint.
       examples: by split.
+      judging: the task as the examples of each split are measured by.
       items: their rows.
     """
 
     config: FinetuneConfig
     task: Task
     family: str
-    encoder: EncoderConfig
-    head: TaskHead
+    model: Model
     tokenizer: Tokenizer
     start: TaskStart | None
     examples: Mapping[str, Sequence[Any]]
+    judging: Mapping[str, Task]
     items: Mapping[str, Items]
 
     @classmethod
@@ -70,28 +69,37 @@ class TaskRun:
                 f"data.length={config.data.length} is longer than the encoder can "
                 f"read, {encoder.max_length}; shorten it, or use data.cut='windows'"
             )
-        head = task_head(
-            start.family, encoder, task.kind, task.num_scores, **config.task.head
-        )
         tokenizer = start.need_tokenizer()
         encoding = config.data.encoding(tokenizer)
+        judging = {
+            name: task if name == TRAIN else task.judging(found)
+            for name, found in examples.items()
+        }
         items = {
             name: Items(
-                task.encode(found, encoding), tokenizer, config.data.length, task.group
+                judge.encode(examples[name], encoding),
+                tokenizer,
+                config.data.length,
+                judge.group,
             )
-            for name, found in examples.items()
+            for name, judge in judging.items()
         }
         return cls(
             config=config,
             task=task,
             family=start.family,
-            encoder=encoder_for(encoder, head),
-            head=head,
+            model=task.model(start.family, encoder),
             tokenizer=tokenizer,
             start=None if saved_steps(workdir) else start,
             examples=examples,
+            judging=judging,
             items=items,
         )
+
+    @property
+    def encoder(self) -> EncoderConfig:
+        """The encoder, without what the head does not read."""
+        return self.model.config
 
     @property
     def steps(self) -> int:
@@ -128,13 +136,13 @@ class TaskRun:
         rows = self.config.data.batch_size * self.task.group
         return TRAINING * rows * encoder_flops(self.encoder, self.config.data.length)
 
-    def finetuner(self, platform: str | None = None) -> Finetuner:
+    def finetuner(self, platform: str | None = None, split: str = TRAIN) -> Finetuner:
         """Returns the model with its loss, as devices of a platform compute it."""
         dtype = compute_dtype(self.config.precision, platform)
         compute = self.config.compute
         compute = PLAIN if platform is None else compute.on(platform, dtype)
-        model = TaskModel(self.encoder, self.head, dtype, compute)
-        return Finetuner(model, self.task, self.config.freeze)
+        model = self.model.clone(dtype=dtype, compute=compute)
+        return Finetuner(model, self.judging[split], self.config.freeze)
 
     def initial_params(self) -> tuple[Any, list[str]]:
         """Returns parameters and where they come from, or None for new ones."""
@@ -142,19 +150,13 @@ class TaskRun:
             return None, []
         if self.config.from_scratch:
             return None, [f"new parameters, in the form of {self.start.name}"]
-        model = TaskModel(self.encoder, self.head)
-        labels = self.task.labels
-        return self.start.params_for(model, self.config.seed, labels)
+        return self.task.init_from(self.start, self.model, self.config.seed)
 
-    def description(self) -> TaskDescription:
+    def description(self) -> Description:
         """Returns what is needed to use the model again."""
         data = self.config.data
-        return TaskDescription(
-            **self.task.described(),
-            head=self.head,
-            length=data.length,
-            cut=data.cut,
-            stride=data.stride,
+        return self.task.description(
+            self.model, length=data.length, cut=data.cut, stride=data.stride
         )
 
     def described(self) -> dict[str, Any]:
@@ -163,7 +165,7 @@ class TaskRun:
         return {
             "format": 1,
             "model": {"family": self.family, **dataclasses.asdict(self.encoder)},
-            TASK: self.description().to_json(),
+            self.task.described_as: self.description().to_json(),
             "finetune": {name: run[name] for name in run if name != "model"},
         }
 
@@ -186,15 +188,7 @@ class TaskRun:
 def _open_start(config: FinetuneConfig, workdir: Path) -> TaskStart:
     """Returns the encoder; a workdir with a checkpoint stands alone."""
     if saved_steps(workdir) and (workdir / "config.json").is_file():
-        loaded = load_task(workdir, saved_steps(workdir)[-1])
-        return TaskStart(
-            family=loaded.family,
-            config=loaded.config,
-            params=loaded.params,
-            tokenizer=loaded.tokenizer,
-            source=loaded.source,
-            description=loaded.description,
-        )
+        return TaskStart.open(workdir, saved_steps(workdir)[-1])
     if config.init_from is None:
         raise UserError(
             "init_from is missing: give --config.init_from=FOLDER, the encoder to "

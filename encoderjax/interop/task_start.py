@@ -6,15 +6,17 @@ task; what the run lacks is made anew, and a report says which is which.
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+import jax
 
 from encoderjax.data.tokenizers import Tokenizer
 from encoderjax.errors import UserError
 from encoderjax.interop.loading import load_model, made_anew, parts_of
 from encoderjax.interop.own_files import needed_tokenizer
+from encoderjax.interop.sentence_loading import holds_sentence, load_sentence
 from encoderjax.interop.task_description import TaskDescription
-from encoderjax.interop.task_huggingface import task_shapes
 from encoderjax.interop.task_loading import holds_task, load_task
 from encoderjax.interop.weights import leaves_of, tree_of
 from encoderjax.models.config import EncoderConfig
@@ -70,6 +72,8 @@ class TaskStart:
         if holds_task(folder):
             loaded = load_task(folder, step)
             description = loaded.description
+        elif holds_sentence(folder):
+            loaded = load_sentence(folder, step)
         else:
             loaded = load_model(folder, step=step).part("discriminator")
         return cls(
@@ -98,12 +102,38 @@ class TaskStart:
           seed: of what is made anew.
           labels: of the run's task; a head of the same task with others is refused.
         """
-        shapes = task_shapes(model.config, model.head)
-        sizes = {path: math.prod(shape) for path, shape in shapes.items()}
-        leaves = leaves_of({"encoder": self.params["encoder"]})
         kept, lines = self._head_of(model.head, labels)
+        params = {"encoder": self.params["encoder"]}
         if kept:
-            leaves |= leaves_of({"task": self.params["task"]})
+            params["task"] = self.params["task"]
+        return self._completed(
+            params, lambda key: init_task_params(model, key), seed, lines
+        )
+
+    def encoder_for(
+        self, init: Callable[[jax.Array], dict], seed: int
+    ) -> tuple[dict, list[str]]:
+        """Returns parameters as `init` makes them, with the folder's encoder.
+
+        Lines say where they come from.
+        """
+        lines = []
+        if "whiten" in self.params:
+            lines.append("its whitening is for other vectors: not used")
+        params = {"encoder": self.params["encoder"]}
+        return self._completed(params, init, seed, lines)
+
+    def _completed(
+        self,
+        params: dict,
+        init: Callable[[jax.Array], dict],
+        seed: int,
+        lines: list[str],
+    ) -> tuple[dict, list[str]]:
+        made = leaves_of(jax.eval_shape(init, jax.random.key(0)))
+        shapes = {path: leaf.shape for path, leaf in made.items()}
+        sizes = {path: math.prod(shape) for path, shape in shapes.items()}
+        leaves = leaves_of(params)
         missing = sorted(set(shapes) - set(leaves))
         left = sorted(set(leaves) - set(shapes))
         for path in sorted(set(shapes) & set(leaves)):
@@ -122,10 +152,10 @@ class TaskStart:
         lines += [
             f"{part} is there and not used by this task" for part in parts_of(left)
         ]
-        leaves |= made_anew(lambda key: init_task_params(model, key), missing, seed)
+        leaves |= made_anew(init, missing, seed)
         opening = f"{self.name}: {num_loaded:,} of {sum(sizes.values()):,} parameters"
-        params = tree_of({path: leaves[path] for path in shapes})
-        return params, [f"{opening} loaded", *lines, *self.report]
+        whole = tree_of({path: leaves[path] for path in shapes})
+        return whole, [f"{opening} loaded", *lines, *self.report]
 
     def _head_of(
         self, head: TaskHead, labels: Sequence[str] | None

@@ -19,7 +19,14 @@ from encoderjax.tasks.questions import Question, read_questions
 from encoderjax.tasks.records import Form
 from encoderjax.tasks.spans import CONTEXT, Window, answer_places, nbest_answers
 from encoderjax.tasks.squad import squad_metrics
-from encoderjax.tasks.task import DeviceBatch, Encoded, Prediction, Task, Terms
+from encoderjax.tasks.task import (
+    DeviceBatch,
+    Encoded,
+    Params,
+    Prediction,
+    Task,
+    Terms,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -171,7 +178,7 @@ class Answer(Task[Question]):
         rows = batch["row_weights"].sum()
         return {"answer_loss": rows, "answer_accuracy": rows}
 
-    def sums(self, scores: jax.Array, batch: DeviceBatch) -> Terms:
+    def sums(self, params: Params, scores: jax.Array, batch: DeviceBatch) -> Terms:
         """Returns the mean of the cross-entropies of start and end.
 
         As in Hugging Face's classes, padding is among the places.

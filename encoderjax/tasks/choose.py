@@ -14,7 +14,14 @@ import numpy as np
 from encoderjax.errors import UserError
 from encoderjax.tasks.encoding import Encoding
 from encoderjax.tasks.records import Form, Record, read_records
-from encoderjax.tasks.task import DeviceBatch, Encoded, Prediction, Task, Terms
+from encoderjax.tasks.task import (
+    DeviceBatch,
+    Encoded,
+    Params,
+    Prediction,
+    Task,
+    Terms,
+)
 
 _SEVERAL = ","  # between the columns of choices
 
@@ -154,7 +161,7 @@ class Choose(Task[Choice]):
         rows = batch["row_weights"].sum()
         return {"choose_loss": rows, "choose_accuracy": rows}
 
-    def sums(self, scores: jax.Array, batch: DeviceBatch) -> Terms:
+    def sums(self, params: Params, scores: jax.Array, batch: DeviceBatch) -> Terms:
         """Returns the cross-entropy among the choices that an example has."""
         labels_B, rows_B = batch["task/labels"], batch["row_weights"]
         scores_BG = jnp.where(batch["present"], scores, -jnp.inf)

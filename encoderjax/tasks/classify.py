@@ -28,6 +28,7 @@ from encoderjax.tasks.records import Form, Record, read_records
 from encoderjax.tasks.task import (
     DeviceBatch,
     Encoded,
+    Params,
     Prediction,
     Task,
     Terms,
@@ -306,7 +307,7 @@ class Classify(Task[Text]):
             return {"classify_loss": rows}
         return {"classify_loss": weighted, "classify_accuracy": rows}
 
-    def sums(self, scores: jax.Array, batch: DeviceBatch) -> Terms:
+    def sums(self, params: Params, scores: jax.Array, batch: DeviceBatch) -> Terms:
         """Returns the cross-entropy, or the squared error of numbers."""
         labels, rows_B = batch["task/labels"], batch["row_weights"]
         if self.problem_type == "regression":

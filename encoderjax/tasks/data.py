@@ -29,6 +29,8 @@ class TaskData:
       test_share: likewise.
       form: of the files; None = by their names.
       columns: role -> column, where that differs from the task's own.
+      validation_columns: those of the files `validation` and `test`, where they are
+        not of the form of `train`; none = `columns`.
       limit: how many examples to train on at most; None = all.
       length: of rows, in tokens.
       cut: what is kept of a longer text: its `head`, its `tail`, `both`, or all of it
@@ -44,6 +46,7 @@ class TaskData:
     test_share: float = 0.0
     form: Form | None = None
     columns: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    validation_columns: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     limit: int | None = None
     length: int = 128
     cut: Cut = "head"
@@ -52,11 +55,17 @@ class TaskData:
 
     def __post_init__(self):
         # Columns may be numbers, and several.
-        plain = {
-            role: None if name in (None, "None") else _spelled(name)
-            for role, name in self.columns.items()
-        }
-        object.__setattr__(self, "columns", plain)
+        for field in ("columns", "validation_columns"):
+            plain = {
+                role: None if name in (None, "None") else _spelled(name)
+                for role, name in getattr(self, field).items()
+            }
+            object.__setattr__(self, field, plain)
+        if self.validation_columns and not (self.validation or self.test):
+            raise UserError(
+                "data.validation_columns needs a file, data.validation or data.test: "
+                "what is held out of data.train has its columns"
+            )
         for name in ("validation_share", "test_share"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise UserError(f"data.{name}={getattr(self, name)} must be in [0, 1)")
@@ -89,7 +98,8 @@ class TaskData:
         splits = _divided(whole, shares)
         for name, path in ((VALIDATION, self.validation), (TEST, self.test)):
             if path:
-                splits[name] = task.read(path, self.columns, self.form)
+                columns = self.validation_columns or self.columns
+                splits[name] = task.read(path, columns, self.form)
         splits[TRAIN] = splits[TRAIN][: self.limit]
         if not splits[TRAIN]:
             raise UserError(

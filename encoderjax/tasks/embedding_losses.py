@@ -44,6 +44,7 @@ class EmbeddingLoss:
         are read from the batch, not as text.
       optional: texts that examples need not have.
       twice: whether the one text of an example is read twice, under other dropout.
+      in_batch: whether examples of a batch are compared with each other.
     """
 
     name: ClassVar[str]
@@ -52,6 +53,10 @@ class EmbeddingLoss:
     answers: ClassVar[tuple[str, ...]] = ()
     twice: ClassVar[bool] = False
     has_accuracy: ClassVar[bool] = True
+    in_batch: ClassVar[bool] = False
+
+    def check_score(self, score: float, where: str) -> None:
+        """Refuses a score that the loss cannot read; `where` begins the message."""
 
     def init(self, key: jax.Array, width: int) -> PyTree:
         """Returns the parameters that only training needs, the group `task`."""
@@ -86,21 +91,22 @@ class SoftmaxLoss(EmbeddingLoss):
     """Classifies a pair by u, v and |u - v| side by side; the classifier is training's.
 
     Attributes:
-      num_labels: classes.
+      num_labels: classes; None = as many as the examples have, which a task settles.
     """
 
     name: ClassVar[str] = "softmax"
     roles: ClassVar[tuple[str, ...]] = ("text", "pair")
     answers: ClassVar[tuple[str, ...]] = ("label",)
 
-    num_labels: int = 3
+    num_labels: int | None = None
 
     def __post_init__(self):
-        if self.num_labels < 2:
+        if self.num_labels is not None and self.num_labels < 2:
             raise UserError(f"loss.num_labels={self.num_labels} must be at least 2")
 
     def init(self, key: jax.Array, width: int) -> PyTree:
         """Returns the classifier, `score`."""
+        assert self.num_labels is not None
         shape = (3 * width, self.num_labels)
         kernel = _INIT_STD * jax.random.truncated_normal(key, -2, 2, shape)
         return {"score": {"kernel": kernel, "bias": jnp.zeros(self.num_labels)}}
@@ -137,6 +143,14 @@ class CosineLoss(EmbeddingLoss):
         if not self.lowest < self.highest:
             raise UserError(
                 f"loss.lowest={self.lowest} must be below loss.highest={self.highest}"
+            )
+
+    def check_score(self, score: float, where: str) -> None:
+        """Refuses a score that is on another scale."""
+        if not self.lowest <= score <= self.highest:
+            raise UserError(
+                f"{where}: score={score} is not between loss.lowest={self.lowest} and "
+                f"loss.highest={self.highest}; set them to the scale of the scores"
             )
 
     def sums(self, params: PyTree, vectors_BGK: jax.Array, batch: DeviceBatch) -> Terms:
@@ -186,6 +200,7 @@ class InBatchLoss(EmbeddingLoss):
     name: ClassVar[str] = "in_batch"
     roles: ClassVar[tuple[str, ...]] = ("text", "positive", "negative")
     optional: ClassVar[tuple[str, ...]] = ("negative",)
+    in_batch: ClassVar[bool] = True
 
     scale: float = 20.0
 

@@ -16,10 +16,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from encoderjax.data.pipeline import prefetched
 from encoderjax.models.dropout import DropoutKey
-from encoderjax.models.task_heads import TaskModel, init_task_params
 from encoderjax.objectives.pretrainer import divide
 from encoderjax.tasks.batches import Items, by_length
-from encoderjax.tasks.task import DeviceBatch, Task, Terms
+from encoderjax.tasks.task import DeviceBatch, Model, Task, Terms
 from encoderjax.training.evaluation import Totals
 from encoderjax.training.layerwise import with_frozen
 from encoderjax.training.mesh import BATCH_SPEC, BatchPlacement
@@ -35,13 +34,13 @@ class Finetuner:
       freeze: how much of the encoder stays as it is; see `with_frozen`.
     """
 
-    model: TaskModel
+    model: Model
     task: Task
     freeze: int = 0
 
     def init(self, key: jax.Array) -> PyTree:
         """Returns new parameters."""
-        return init_task_params(self.model, key)
+        return self.task.init(self.model, key)
 
     def init_carry(self, rows: int) -> PyTree:
         """Returns nothing: every row stands alone."""
@@ -61,7 +60,11 @@ class Finetuner:
     ) -> tuple[Terms, PyTree]:
         """Runs the model once; returns the summed terms."""
         params = with_frozen(params, self.freeze)
-        return self.task.sums(self.scores(params, batch, dropout), batch), carry
+        return self.terms(params, self.scores(params, batch, dropout), batch), carry
+
+    def terms(self, params: PyTree, scores: jax.Array, batch: DeviceBatch) -> Terms:
+        """Returns the summed terms of scores."""
+        return self.task.sums(params.get("task", {}), scores, batch)
 
     def loss(self, terms: Terms, counts: Terms) -> jax.Array:
         """Returns the mean loss."""
@@ -99,8 +102,8 @@ def make_score_step(
         scores = finetuner.scores(params, batch)
         if not answered:
             return scores, {}, {}
-        task = finetuner.task
-        return scores, task.sums(scores, batch), task.counts(batch)
+        terms = finetuner.terms(params, scores, batch)
+        return scores, terms, finetuner.counts(batch)
 
     return jax.jit(
         score_step,

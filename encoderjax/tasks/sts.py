@@ -14,10 +14,11 @@ from encoderjax.errors import UserError
 from encoderjax.models.pooling import POOLINGS, Pooling, normalise
 from encoderjax.tasks.embedding import Embedder
 from encoderjax.tasks.metrics import regression_metrics
-from encoderjax.tasks.records import Form, read_records
+from encoderjax.tasks.records import Form, Record, read_records
 from encoderjax.tasks.whitening import Whitening
 
 Similarity = Literal["cosine", "euclidean", "dot"]
+SIMILARITIES: tuple[Similarity, ...] = get_args(Similarity)
 Mended = Literal["raw", "l2", "layer_norm", "whitened"]
 COLUMNS: Mapping[str, str] = {"text": "0", "pair": "1", "score": "2"}
 
@@ -39,19 +40,23 @@ def read_pairs(
 ) -> Pairs:
     """Returns the pairs of a file, whose columns are `text`, `pair` and `score`."""
     records = read_records(path, dict(columns), form)
-    scores = []
-    for record in records:
-        try:
-            scores.append(float(record.text("score")))
-        except ValueError:
-            scores.append(np.nan)
-        if not np.isfinite(scores[-1]):
-            raise UserError(
-                f"{record.where}: score={record.text('score')!r} is not a number; name "
-                "another column, or mend it"
-            )
+    scores = [score_of(record) for record in records]
     first, second = ([r.text(role) for r in records] for role in ("text", "pair"))
     return Pairs(first, second, np.array(scores))
+
+
+def score_of(record: Record) -> float:
+    """Returns the number in the column `score`."""
+    try:
+        score = float(record.text("score"))
+    except ValueError:
+        score = np.nan
+    if not np.isfinite(score):
+        raise UserError(
+            f"{record.where}: score={record.text('score')!r} is not a number; name "
+            "another column, or mend it"
+        )
+    return score
 
 
 def similarities(u_RX: np.ndarray, v_RX: np.ndarray, how: Similarity) -> np.ndarray:
@@ -73,11 +78,19 @@ def sts_metrics(
 
     Names are `spearman_cosine`, `pearson_cosine`, and so on for each similarity.
     """
+    found = {how: similarities(u_RX, v_RX, how) for how in SIMILARITIES}
+    return correlations(found, scores_R)
+
+
+def correlations(
+    found: Mapping[str, np.ndarray], scores_R: np.ndarray
+) -> dict[str, float]:
+    """Returns the correlations of similarities [R] with people's scores."""
     metrics = {}
-    for how in get_args(Similarity):
-        found = regression_metrics(scores_R, similarities(u_RX, v_RX, how))
+    for how, found_R in found.items():
+        measured = regression_metrics(scores_R, found_R)
         for name in ("spearman", "pearson"):
-            metrics[f"{name}_{how}"] = found[name]
+            metrics[f"{name}_{how}"] = measured[name]
     return metrics
 
 

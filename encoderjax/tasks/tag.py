@@ -37,6 +37,7 @@ from encoderjax.tasks.tagging import (
 from encoderjax.tasks.task import (
     DeviceBatch,
     Encoded,
+    Params,
     Prediction,
     Task,
     Terms,
@@ -231,7 +232,7 @@ class Tag(Task[Sentence]):
         places = _weights(batch).sum()
         return {"tag_loss": places, "tag_accuracy": places}
 
-    def sums(self, scores: jax.Array, batch: DeviceBatch) -> Terms:
+    def sums(self, params: Params, scores: jax.Array, batch: DeviceBatch) -> Terms:
         """Returns the cross-entropy at the places that have a tag."""
         weights_BL, labels_BL = _weights(batch), jnp.maximum(batch["task/labels"], 0)
         chances_BLC = jax.nn.log_softmax(scores)

@@ -9,19 +9,32 @@ Shapes: R items, B items of a batch, L length.
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 import jax
 import numpy as np
 
 from encoderjax.errors import UserError
-from encoderjax.interop.task_description import Problem, TaskDescription
+from encoderjax.fields import build
+from encoderjax.interop.task_description import Cut, Problem, TaskDescription
+from encoderjax.interop.task_loading import TASK
+from encoderjax.interop.task_start import TaskStart
+from encoderjax.models.config import EncoderConfig
 from encoderjax.models.families.task_forms import Kind
+from encoderjax.models.task_heads import (
+    TaskModel,
+    encoder_for,
+    init_task_params,
+    task_head,
+)
 from encoderjax.tasks.encoding import Encoding, Row
 from encoderjax.tasks.records import Form
 
 DeviceBatch = dict[str, jax.Array]
 Terms = dict[str, jax.Array]  # metric -> scalar
+Params = Mapping[str, Any]  # those of the head, the group `task`
+Model = Any  # with `config` and `head`, from rows to what `sums` reads
+Description = Any  # with `to_json`
 Prediction = dict[str, Any]  # plain values, as JSON has them
 
 _SHOWN = 8  # labels in a message
@@ -70,13 +83,17 @@ class Task(Generic[Example]):
       head: fields of `TaskHead` that differ from the family's published head.
     """
 
-    kind: ClassVar[Kind]
+    kind: ClassVar[str]
     # The columns that examples are read from, by role; None = left out unless named.
     columns: ClassVar[Mapping[str, str | None]]
     # Roles that an example without an answer has not.
     answer_roles: ClassVar[tuple[str, ...]]
     # The fields that predictions depend on; a description keeps them.
     kept: ClassVar[tuple[str, ...]] = ()
+    # The group of a workdir's config.json that holds the description.
+    described_as: ClassVar[str] = TASK
+    # The command that uses the model.
+    used_by: ClassVar[str] = "predict --model={model} --input=FILE"
 
     labels: tuple[str, ...] | None = None
     head: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -85,6 +102,15 @@ class Task(Generic[Example]):
         for name in ("kind", "num_labels"):
             if name in self.head:
                 raise UserError(f"task.head.{name} follows from the task; leave it out")
+
+    @classmethod
+    def from_fields(cls, values: Mapping[str, Any]) -> Self:
+        """Returns the task of the fields of a config's group `task`."""
+        return build(cls, values, "task.")
+
+    def to_fields(self) -> dict[str, Any]:
+        """Returns plain values; `from_fields` takes all but the kind."""
+        return {"kind": self.kind, **dataclasses.asdict(self)}
 
     # ---- examples ----
 
@@ -125,6 +151,15 @@ class Task(Generic[Example]):
         """Returns itself with what the training examples decide, such as labels."""
         return self
 
+    def judging(self, examples: Sequence[Example]) -> "Task[Example]":
+        """Returns the task as held-out examples are measured by."""
+        return self
+
+    @property
+    def compares_examples(self) -> bool:
+        """Whether the loss of an example depends on the others of its batch."""
+        return False
+
     @property
     def problem(self) -> Problem:
         """What a label is."""
@@ -159,6 +194,32 @@ class Task(Generic[Example]):
         }
         return cls(labels=description.labels or None, **settings)
 
+    # ---- model ----
+
+    def model(self, family: str, encoder: EncoderConfig) -> Model:
+        """Returns what is trained, in float32: a family's encoder and the head."""
+        kind, changes = cast(Kind, self.kind), self.head
+        head = task_head(family, encoder, kind, self.num_scores, **changes)
+        return TaskModel(encoder_for(encoder, head), head)
+
+    def init(self, model: Model, key: jax.Array) -> dict:
+        """Returns new parameters: `encoder`, and those of the head as `task`."""
+        return init_task_params(model, key)
+
+    def init_from(
+        self, start: TaskStart, model: Model, seed: int
+    ) -> tuple[dict, list[str]]:
+        """Returns the first parameters, and lines that say where they come from."""
+        return start.params_for(model, seed, self.labels)
+
+    def description(
+        self, model: Model, *, length: int, cut: Cut, stride: int
+    ) -> Description:
+        """Returns what is needed to use the model again."""
+        return TaskDescription(
+            **self.described(), head=model.head, length=length, cut=cut, stride=stride
+        )
+
     # ---- host ----
 
     def encode(
@@ -188,6 +249,10 @@ class Task(Generic[Example]):
         """Returns metrics; the first one tells which checkpoint is the best."""
         raise NotImplementedError
 
+    def mean_terms(self, means: Mapping[str, float]) -> dict[str, float]:
+        """Returns the metrics that follow those, of the means of `sums`."""
+        return {"loss": means[f"{self.kind}_loss"]}
+
     def report(
         self, examples: Sequence[Example], predictions: Sequence[Prediction]
     ) -> str:
@@ -200,7 +265,7 @@ class Task(Generic[Example]):
         """Returns what the sums of each name are divided by."""
         raise NotImplementedError
 
-    def sums(self, scores: jax.Array, batch: DeviceBatch) -> Terms:
+    def sums(self, params: Params, scores: jax.Array, batch: DeviceBatch) -> Terms:
         """Returns sums, never means, so that they add up over microbatches."""
         raise NotImplementedError
 
