@@ -139,6 +139,14 @@ def test_rows_that_fill_up_a_batch_count_for_nothing(short, corpus, tmp_path):
         assert ours == pytest.approx(theirs, rel=1e-5)
 
 
+def test_held_out_rows_of_odd_batches_are_filled_up_too(corpus, tmp_path):
+    changes = {"steps": 1, "optimizer__warmup_steps": 1, "eval__batches": 3}
+    odd = {"data__batch_size": 13, "data__fill_batch": True}
+    measured = run(small_config(corpus.folder, **changes, **odd), tmp_path)
+    expected = evaluate(tmp_path, rows=39, batch_size=40, report=lambda text: None)
+    assert measured == pytest.approx(expected, rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [

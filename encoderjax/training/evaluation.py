@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from encoderjax.data.pipeline import Batch, BatchSource, prefetched
-from encoderjax.training.mesh import BatchPlacement
+from encoderjax.training.mesh import BatchPlacement, filled_rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,8 @@ def evaluate(
 ) -> Totals:
     """Returns the sum of each metric over the first `num_rows` held-out rows.
 
-    The last batch is filled up with rows of weight 0. Sums are added in float64.
+    Batches have as many rows as devices share evenly, and the last one is filled up
+    with rows of weight 0. Sums are added in float64.
 
     Args:
       eval_step: (params, frozen, batch) -> (sums, counts).
@@ -57,7 +58,8 @@ def evaluate(
       frozen: parameters that are used but not trained.
     """
     frozen = frozen or {}
-    size = source.batch_size
+    size = filled_rows(source.batch_size, mesh, 1)
+    source = dataclasses.replace(source, batch_size=size)
     steps = range(-(-num_rows // size))
     placement = BatchPlacement(mesh, size)
 

@@ -255,6 +255,8 @@ def test_batch_tokens_counts_real_tokens(corpus):
     sized = dataclasses.replace(source, batch_size=rows)
     real = np.mean([sized.batch(step)["mask"].sum() for step in range(10)])
     assert abs(real - 1000) < 4 * source.index.mean_tokens + 50
+    nearest, mean = rows_for_tokens(1000, source.index, 1), source.index.mean_tokens
+    assert abs(nearest * mean - 1000) <= mean / 2
 
 
 def test_the_row_index_is_cut_once_and_kept(corpus, tmp_path):
