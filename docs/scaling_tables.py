@@ -1,4 +1,4 @@
-"""Prints the tables of docs/scaling.md.
+"""Writes the tables of docs/scaling.md, each behind its mark in the page.
 
 python docs/scaling_tables.py
 
@@ -9,27 +9,31 @@ Figures of compiled steps are those of docs/compiled/*.json, each the output of
 All others are by the formulas of encoderjax/estimate.py and encoderjax/models/flops.py.
 """
 
+import dataclasses
 import json
+import re
 from pathlib import Path
 
+from encoderjax.compiling import Builder, Compiled
 from encoderjax.config import load_config
 from encoderjax.estimate import abstract_builder, by_formula
 from encoderjax.models.flops import encoder_flops
 from encoderjax.outline import outline_stages
 from encoderjax.phases import Stage
 from encoderjax.suggestions import changed
-from encoderjax.training.hardware import GPUS, published_peak
+from encoderjax.training.hardware import GPUS, published_link, published_peak
 
 ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs/scaling.md"
 UTILIZATION = 0.4
 LENGTH = 512
 # chip -> (name of its kind, bytes of memory that programs may use, chips)
 CHIPS = {
-    "v5e x 256": ("TPU v5 lite", 15.75 * 2**30, 256),
-    "v5p x 64": ("TPU v5", 95 * 2**30, 64),
-    "v6e x 64": ("TPU v6 lite", 31.25 * 2**30, 64),
-    "A100 x 64": (*GPUS["a100"], 64),
-    "H100 x 64": (*GPUS["h100"], 64),
+    "256 v5e": ("TPU v5 lite", 15.75 * 2**30, 256),
+    "64 v5p": ("TPU v5", 95.74 * 2**30, 64),
+    "64 v6e": ("TPU v6 lite", 31.25 * 2**30, 64),
+    "64 A100": (*GPUS["a100"], 64),
+    "64 H100": (*GPUS["h100"], 64),
 }
 BASES = {
     "BERT": "bert_base",
@@ -49,7 +53,8 @@ BASES = {
 def recipes() -> list[str]:
     """Returns the recipes of published runs."""
     names = sorted(path.stem for path in (ROOT / "configs").glob("*.py"))
-    return [n for n in names if n not in ("bert_tiny", "continue_pretraining")]
+    ours = ("bert_tiny", "continue_pretraining", "cpu_half_hour", "denoising_base")
+    return [name for name in names if name not in ours]
 
 
 def stages_of(name: str, **changes) -> tuple[Stage, ...]:
@@ -81,58 +86,96 @@ def compiled() -> str:
             if key in shown:  # fewer rows of the same
                 continue
             shown.add(key)
-            mesh = " x ".join(f"{k} {v}" for k, v in found["mesh"].items() if v > 1)
+            mesh = [f"{k} {v}" for k, v in found["mesh"].items() if v > 1]
             exchanged = sum(c["bytes"] for c in phase["collectives"])
             lines.append(
                 [
                     f"{path.stem} {phase['name']}".strip(),
                     found["topology"],
-                    mesh,
+                    " x ".join(mesh),
                     found["remat"],
                     f"{phase['rows']:,} x {phase['length']:,}",
                     str(phase["microbatches"]),
                     gib(phase["bytes"]),
-                    gib(phase["formula_bytes"]),
+                    gib(formula(path.stem, found, phase)),
                     gib(exchanged),
                     f"{1e3 * phase['exchange_seconds']:.0f}",
                     f"{1e3 * phase['seconds_per_step']:.0f}",
                     f"{found['hours']:,.0f}",
+                    f"{phase['compile_seconds']:.0f}"
+                    + " quick" * found.get("quick", False),
                 ]
             )
     header = ["recipe and phase", "pod", "mesh", "remat", "rows", "parts", "GiB"]
     header += ["formula", "exchanged GiB", "in ms", "step ms at 40 %", "run hours"]
-    return rows(header, lines)
+    return rows([*header, "compiled in s"], lines)
+
+
+def formula(name: str, found: dict, phase: dict) -> float:
+    """Returns what the formulas of today say of a phase that was compiled."""
+    mesh = {f"mesh.{axis}": size for axis, size in found["mesh"].items()}
+    stages = stages_of(name, **mesh)
+    (stage,) = (s for s in stages if s.phase.name == phase["name"])
+    builder = abstract_builder(stages, found["chips"])
+    return by_formula(builder, stage, found["available_bytes"]).total
 
 
 def by_chip() -> str:
-    """Returns memory and time of every recipe on chips of several kinds."""
+    """Returns memory, time and exchange of every recipe on chips of several kinds."""
     lines = []
     for name in recipes():
-        stages = stages_of(name)
+        filled = {} if "xlnet" in name else {"data.fill_batch": True}
+        whole = {"mesh.data": -1, "mesh.fsdp": 1, "mesh.model": 1}
+        stages = stages_of(name, **whole, **filled)
         flops = sum(s.flops_per_step * (s.phase.last - s.phase.first) for s in stages)
-        line = [name, f"{flops:.2g}"]
-        for kind, memory, chips in CHIPS.values():
-            peak = published_peak(kind)
-            assert peak is not None
-            hours = flops / (UTILIZATION * peak * chips) / 3600
-            line.append(f"{smallest(name, memory, chips)}; {hours:,.0f} h")
-        lines.append(line)
+        on_chips = [on_chip(stages, *chip) for chip in CHIPS.values()]
+        lines.append([name, f"{flops:.2g}", *on_chips])
     return rows(["recipe", "FLOPs", *CHIPS], lines)
 
 
-def smallest(name: str, memory: float, chips: int) -> str:
-    """Returns the remat and the microbatches that fit by formula, with their GiB."""
+def on_chip(stages: tuple[Stage, ...], kind: str, memory: float, chips: int) -> str:
+    """Returns the cheapest settings that fit, and what they take."""
+    peak, link = published_peak(kind), published_link(kind)
+    assert peak is not None
+    assert link is not None
+    builder = abstract_builder(stages, chips)
     for parts in (1, 2, 4, 8, 16, 32, 64, 128):
         for remat in ("none", "dots", "blocks"):
-            changes = {"compute.remat": remat, "optimizer.microbatches": parts}
-            changes |= {"mesh.data": -1, "mesh.fsdp": 1, "mesh.model": 1}
-            changes |= {} if "xlnet" in name else {"data.fill_batch": True}
-            stages = stages_of(name, **changes)
-            builder = abstract_builder(stages, chips)
-            totals = [by_formula(builder, s, int(memory)).total for s in stages]
-            if max(totals) < 0.9 * memory:
-                return f"{remat}, {parts}: {gib(max(totals))}"
+            tried = [with_settings(stage, remat, parts) for stage in stages]
+            found = [by_formula(builder, stage, int(memory)) for stage in tried]
+            most = max(step.total for step in found)
+            if most < 0.9 * memory:
+                arithmetic, exchange = times(tried, found, builder, peak * chips, link)
+                return (
+                    f"{remat}/{parts}, {gib(most)} GiB, {arithmetic / 3600:,.0f} h, "
+                    f"{exchange / arithmetic:.0%}"
+                )
     return "split the state"
+
+
+def times(
+    stages: list[Stage],
+    found: list[Compiled],
+    builder: Builder,
+    peak: float,
+    link: float,
+) -> tuple[float, float]:
+    """Returns seconds of arithmetic and of exchange of a whole run."""
+    arithmetic = exchange = 0.0
+    for stage, step in zip(stages, found, strict=True):
+        steps = stage.phase.last - stage.phase.first
+        filled = builder.rows(stage) / stage.experiment.batch_size
+        arithmetic += steps * filled * stage.flops_per_step / (UTILIZATION * peak)
+        exchange += steps * 2 * sum(c.bytes for c in step.collectives) / link
+    return arithmetic, exchange
+
+
+def with_settings(stage: Stage, remat: str, parts: int) -> Stage:
+    """Returns a phase that is computed in another way."""
+    changes = {"compute.remat": remat, "optimizer.microbatches": parts}
+    config = changed(stage.experiment.config, changes)
+    experiment = dataclasses.replace(stage.experiment, config=config)
+    return dataclasses.replace(stage, experiment=experiment)
 
 
 def families() -> str:
@@ -158,19 +201,26 @@ def families() -> str:
             f"{training / 1e6:,.0f} M",
             str(length),
             f"{base[2] / training:.2f}",
-            "",
         ]
         for family, (count, reading, training, length) in found.items()
     ]
     header = ["base size", "trained parameters", f"FLOPs a token read (L = {LENGTH})"]
     header += ["reading speed", "FLOPs a token trained", "at length", "training speed"]
-    return rows([*header, "measured (CPU)"], lines)
+    return rows(header, lines)
+
+
+def put(page: str, mark: str, table: str) -> str:
+    """Returns the page with the table behind its mark, in place of the one there."""
+    pattern = rf"(<!-- {mark} -->\n)(?:\|.*\n)*"
+    page, count = re.subn(pattern, lambda found: f"{found[1]}{table}\n", page)
+    assert count == 1, mark
+    return page
 
 
 if __name__ == "__main__":
-    for title, table in (
+    for mark, table in (
         ("compiled", compiled),
         ("by chip", by_chip),
         ("families", families),
     ):
-        print(f"<!-- {title} -->\n{table()}\n", flush=True)
+        PAGE.write_text(put(PAGE.read_text(), mark, table()))

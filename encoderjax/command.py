@@ -71,6 +71,9 @@ _HUGE_PAGES = {
     "glibc.malloc.mmap_max": 0,  # and keep what was freed instead of giving it back
     "glibc.malloc.trim_threshold": 1 << 34,
     "glibc.malloc.top_pad": 1 << 26,
+    # The arenas of threads hold no large buffer: each would be taken from the system
+    # and given back in every step, whatever stands above.
+    "glibc.malloc.arena_max": 1,
 }
 
 

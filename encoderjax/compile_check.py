@@ -273,7 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="compile with little optimisation: several times as fast",
+        help="compile with less optimisation, which takes less time",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     flags, config = parse_with_config(parser, arguments)

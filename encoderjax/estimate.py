@@ -76,7 +76,8 @@ def _kept(config: EncoderConfig, remat: str, length: int, split: int) -> float:
     if remat == "blocks":
         return 2 * c.width
     if remat == "dots":  # the input, and what the six or seven products give
-        inside = (3 * c.width + gates * c.mlp_width) / split
+        of_heads = 4 if _has_kernel(c) else 3  # a kernel keeps what it found, too
+        inside = (of_heads * c.width + gates * c.mlp_width) / split
         return 2 * (3 * c.width + inside)
     # Scores of blocks of queries are made again.
     scores = 0.0 if length >= 2 * BLOCK else _scores_in_work(c, length, split)
@@ -101,14 +102,20 @@ def _scores_in_work(config: EncoderConfig, length: int, split: int) -> float:
     have one more for each query, and are made before and after they are put in place.
     """
     c = config
-    if c.attention_dropout_rate == 0 and c.positions in ("learned", "rope"):
-        return 0.0  # a kernel holds no scores
+    if _has_kernel(c):
+        return 0.0
     queries = min(length, BLOCK)
     keys = length + (c.memory_length if c.positions == "two_stream" else 0)
     if c.window is not None:
         keys = min(length, 2 * c.window)
     by_distance = 8 * distance_tables(c) * (keys + queries)
     return c.num_heads * queries * (6 * keys + by_distance) / length / split
+
+
+def _has_kernel(config: EncoderConfig) -> bool:
+    """Says whether attention runs in a kernel, which holds no scores."""
+    c = config
+    return c.attention_dropout_rate == 0 and c.positions in ("learned", "rope")
 
 
 def _predicted(stage: Stage, rows: float, split: int) -> float:

@@ -85,6 +85,11 @@ def work_of(experiment: Experiment, batches: list[Batch]) -> Work:
             "--against=hf: its classes do not know rows of several documents; choose "
             "another data.form"
         )
+    if "mlm/offsets" in batches[0]:
+        raise UserError(
+            "--against=hf: its classes predict one token a place; set "
+            "objectives.mlm.span_masks='each'"
+        )
     optimizer = experiment.config.optimizer
     if optimizer.name != "adamw":
         raise UserError(
@@ -94,7 +99,7 @@ def work_of(experiment: Experiment, batches: list[Batch]) -> Work:
     return Work(
         architecture=architecture(family, heads),
         config=config,
-        batches=[_arguments(batch, heads, config) for batch in batches],
+        batches=[arguments_of(batch, heads, config) for batch in batches],
         learning_rate=optimizer.learning_rate,
         betas=(optimizer.b1, optimizer.b2),
         eps=optimizer.eps,
@@ -110,14 +115,15 @@ def described(experiment: Experiment) -> str:
     with as_the_user_set_it():
         settings = os.environ.get("GLIBC_TUNABLES", "the C library's defaults")
     name = architecture(family, experiment.head_names)
-    return f"{name} in PyTorch, {_threads()} threads, malloc with {settings}"
+    return f"{name} in PyTorch, {threads()} threads, malloc with {settings}"
 
 
-def _threads() -> int:
+def threads() -> int:
+    """Returns how many threads PyTorch works with: one for each core."""
     return len(os.sched_getaffinity(0))
 
 
-def _arguments(
+def arguments_of(
     batch: Batch, heads: tuple[str, ...], config: dict[str, Any]
 ) -> dict[str, np.ndarray]:
     """Returns the arguments of their call: labels stand at their tokens."""
@@ -182,7 +188,7 @@ def _serve(pipe: Any, work: Work) -> None:
     import torch
     import transformers  # noqa: F401 (before the memory is looked at)
 
-    torch.set_num_threads(_threads())
+    torch.set_num_threads(threads())
     before = resident.bytes_now()
     step = _train_step(work)
     pipe.send(0.0)
@@ -219,11 +225,21 @@ def loss_of(model: Any, arguments: dict[str, np.ndarray]) -> Any:
 
 def _train_step(work: Work) -> Callable[[dict[str, np.ndarray]], float]:
     """Returns what makes a step on a batch, and returns its loss."""
+    model = new_model(work)
+    optimizer = optimizer_of(model, work)
+
+    def step(arguments: dict[str, np.ndarray]) -> float:
+        return trained(model, optimizer, loss_of(model, arguments), work)
+
+    return step
+
+
+def optimizer_of(model: Any, work: Work) -> Any:
+    """Returns their AdamW, which spares norms and biases from weight decay."""
     import torch
 
-    model = new_model(work)
     parameters = list(model.parameters())
-    optimizer = torch.optim.AdamW(
+    return torch.optim.AdamW(
         [
             {"params": [p for p in parameters if p.ndim > 1]},
             {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
@@ -235,13 +251,14 @@ def _train_step(work: Work) -> Callable[[dict[str, np.ndarray]], float]:
         fused=True,  # the fastest that it has
     )
 
-    def step(arguments: dict[str, np.ndarray]) -> float:
-        loss = loss_of(model, arguments)
-        loss.backward()
-        if work.clip_norm:
-            torch.nn.utils.clip_grad_norm_(parameters, work.clip_norm)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return float(loss.detach())
 
-    return step
+def trained(model: Any, optimizer: Any, loss: Any, work: Work) -> float:
+    """Makes an update; returns the loss."""
+    import torch
+
+    loss.backward()
+    if work.clip_norm:
+        torch.nn.utils.clip_grad_norm_(list(model.parameters()), work.clip_norm)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return float(loss.detach())

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 COMMANDS = ("train", "prepare", "preview", "evaluate", "fill_mask", "export")
-COMMANDS += ("benchmark",)
+COMMANDS += ("benchmark", "ablate", "race")
 
 
 def call(command, *arguments):
@@ -29,6 +29,15 @@ def test_help_shows_examples(command):
     assert f"python -m encoderjax.{command} --" in result.stdout
 
 
+def _run_without_settings(code: str, **given: str) -> str:
+    """Returns what Python prints where the allocator is set by `given` alone."""
+    environment = {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES"}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, check=True, env=environment | given
+    ).stdout
+
+
 @pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc", reason="the settings are glibc's"
 )
@@ -46,18 +55,35 @@ def test_the_allocator_is_set_once_and_never_against_the_user():
         ({}, "glibc.malloc.hugetlb=1", "None"),
         ({"GLIBC_TUNABLES": own}, own, own),
     ):
-        environment = {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES"}
-        result = subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True,
-            text=True,
-            check=True,
-            env=environment | given,
-        )
-        before, others, after = result.stdout.splitlines()
+        result = _run_without_settings(code, **given)
+        before, others, after = result.splitlines()
         assert before.startswith(expected)
         assert others == of_others
         assert after == before
+
+
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="the settings are glibc's"
+)
+def test_threads_keep_the_memory_of_large_buffers():
+    """XLA takes those of a step in a thread of its own, anew in every step."""
+    code = (
+        "import encoderjax.command as command\n"
+        "command.restart_with_huge_pages()\n"
+        "import resource, threading\n"
+        "import numpy as np\n"
+        "def faults():\n"
+        "    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt\n"
+        "    np.empty(1 << 28, np.uint8).fill(1)\n"
+        "    after = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt\n"
+        "    print(after - before)\n"
+        "thread = threading.Thread(target=lambda: [faults() for _ in range(3)])\n"
+        "thread.start(), thread.join()\n"
+    )
+    result = _run_without_settings(code)
+    first, *later = map(int, result.split())
+    assert first > 50  # 128 huge pages, or 65,536 small ones
+    assert max(later) < 10
 
 
 @pytest.mark.skipif(
@@ -105,6 +131,9 @@ def test_tpus_are_not_looked_for_where_only_their_compiler_is(chosen):
         ("prepare", ["--source=nowhere.txt", "--out=x"], "nowhere.txt"),
         ("benchmark", ["--config=configs/bert_tiny.py", "--turns=0"], "--turns=0"),
         ("benchmark", ["--config=configs/bert_tiny.py", "--against=tf"], "give hf"),
+        ("ablate", ["--config=configs/ablations/mask.py"], "ablations/masks.py'"),
+        ("ablate", ["--config=configs/ablations/masks.py", "--seeds=0"], "seeds=0"),
+        ("race", ["--config=configs/bert_tiny.py", "--minutes=0"], "--minutes=0"),
     ],
 )
 def test_bad_input_gets_one_line_and_a_failing_exit(

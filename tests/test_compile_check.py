@@ -4,6 +4,8 @@ import dataclasses
 import itertools
 import json
 import math
+import subprocess
+import sys
 
 import pytest
 
@@ -59,6 +61,16 @@ def test_a_recipe_is_compiled_and_described(shelf, capsys):
     text = compile_check.table(result)
     assert "fits" in text.splitlines()[-1]
     assert "global buffers" in text
+
+
+@pytest.mark.slow
+def test_products_that_are_fused_into_one_another_are_compiled(shelf):
+    """For the costs of these, libtpu's threads once had too small a stack."""
+    command = [sys.executable, "-m", "encoderjax.compile_check", "--no_suggestion"]
+    command += ["--config=configs/albert_base.py", "--topology=v5e:16x16"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-500:]
+    assert "fits" in done.stdout.splitlines()[-1]
 
 
 SMALLEST = {

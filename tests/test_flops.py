@@ -12,6 +12,7 @@ RECIPES = {
     "bert_base": {},
     "albert_base": {"model.embed_width": 32},
     "spanbert_base": {},
+    "denoising_base": {"objectives.mlm.max_predictions": 7},
     "xlnet_base": {
         "data.reuse_length": 64,
         "model.reuse_length": 64,

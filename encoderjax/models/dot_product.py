@@ -54,12 +54,16 @@ def attend(
     sight = visible if isinstance(visible, Sight) else Sight(pairs=visible)
     scale = float(q_BLHK.shape[-1] ** -0.5) if scale is None else scale
 
+    # Turned by hand, so that no product is left to turn what it is given: on two cores,
+    # attention and its gradients take 0.94 of the time at width 256, 0.97 at 768.
+    k_BHMK, v_BHMK = (x.transpose(0, 2, 1, 3) for x in (k_BMHK, v_BMHK))
+
     def some(q_BCHK: jax.Array, first: int | jax.Array) -> jax.Array:
         count = q_BCHK.shape[1]
         scores_BHCM = jnp.einsum(
-            "bchk,bmhk->bhcm",
-            q_BCHK * scale,
-            k_BMHK,
+            "bhck,bhmk->bhcm",
+            (q_BCHK * scale).transpose(0, 2, 1, 3),
+            k_BHMK,
             preferred_element_type=jnp.float32,
         )
         if bias is not None:
@@ -67,13 +71,14 @@ def attend(
         near = None if reach is None else cut(reach, first, count, axis=2)
         weights_BHCM = softmax(scores_BHCM, sight.rows(first, count), blind, near)
         weights_BHCM = drop(
-            weights_BHCM.astype(v_BMHK.dtype),
+            weights_BHCM.astype(v_BHMK.dtype),
             dropout_rate,
             dropout,
             ATTENTION_SITE,
             first,
         )
-        return jnp.einsum("bhcm,bmhk->bchk", weights_BHCM, v_BMHK)
+        mixed_BHCK = jnp.einsum("bhcm,bhmk->bhck", weights_BHCM, v_BHMK)
+        return mixed_BHCK.transpose(0, 2, 1, 3)
 
     size = _block_size(length, block)
     if size == length:

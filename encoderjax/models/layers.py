@@ -11,10 +11,13 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.dropout import DropoutKey, drop
+
+PRODUCT_NAME = "product of states with weights"
 
 # Where dropout happens in a layer; each has masks of its own.
 ATTENTION_SITE, ATTENTION_OUT_SITE, MLP_OUT_SITE, EMBED_SITE = 0, 1, 2, 3
@@ -90,7 +93,8 @@ def product(x: jax.Array, weights: jax.Array, dimension_numbers: Any, **_) -> ja
     core, a block and its gradient take 0.92 of the time.
     """
     ((axes, _), _) = dimension_numbers
-    return _product(x, weights, len(axes))
+    # Named, since a policy of what is kept does not look into a gradient of its own.
+    return checkpoint_name(_product(x, weights, len(axes)), PRODUCT_NAME)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))

@@ -26,6 +26,7 @@ from encoderjax.models.kernels import KEPT_NAME
 from encoderjax.models.layers import (
     ATTENTION_OUT_SITE,
     MLP_OUT_SITE,
+    PRODUCT_NAME,
     Mlp,
     norm,
     shard_rows,
@@ -157,11 +158,7 @@ def rematerialised(
     if remat == "dots":
         # What a product of states with weights gives, and so no scores; and what a
         # kernel that never held them needs for its gradients.
-        policies = jax.checkpoint_policies
-        policy = policies.save_from_both_policies(
-            policies.dots_with_no_batch_dims_saveable,
-            policies.save_only_these_names(KEPT_NAME),
-        )
+        policy = jax.checkpoint_policies.save_only_these_names(PRODUCT_NAME, KEPT_NAME)
     # A scan already keeps the compiler from merging the two makings.
     alone = isinstance(number, int)
     return jax.checkpoint(

@@ -25,6 +25,10 @@ _ENVIRONMENT = {
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
+# The cost of products that are fused into one another is found by recursion, for which
+# the threads of libtpu 0.0.42 have too small a stack: it ends with a signal.
+_STACK = "--fibers_default_thread_stack_size"
+_STACK_BYTES = 4 << 20
 
 
 def topology_devices(name: str) -> list[Any]:
@@ -36,6 +40,9 @@ def topology_devices(name: str) -> list[Any]:
         )
     for variable, value in _ENVIRONMENT.items():
         os.environ.setdefault(variable, value)
+    given = os.environ.get("LIBTPU_INIT_ARGS", "")
+    if _STACK not in given:
+        os.environ["LIBTPU_INIT_ARGS"] = f"{given} {_STACK}={_STACK_BYTES}".strip()
     try:
         pod = topologies.get_topology_desc(platform="tpu", topology_name=name)
     except jax.errors.JaxRuntimeError as error:

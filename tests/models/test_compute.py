@@ -13,6 +13,8 @@ from encoderjax.models.compute import Compute, Remat
 from encoderjax.models.dropout import DropoutKey
 from encoderjax.models.families import preset
 from encoderjax.models.heads import EncoderModel
+from encoderjax.models.layers import product
+from encoderjax.models.stack import rematerialised
 from encoderjax.models.two_stream import Streams
 from tests.families import random_params
 
@@ -117,3 +119,19 @@ def test_what_is_made_again_is_the_same_and_takes_less_memory(family):
             gradients,
         )
         assert less < share * memory
+
+
+@pytest.mark.parametrize(
+    ("remat", "products"), [("none", 6), ("dots", 6), ("blocks", 8)]
+)
+def test_products_with_weights_are_made_again_only_where_blocks_are(remat, products):
+    """Two, and two more for the gradients of each."""
+    once = (((1,), (0,)), ((), ()))
+
+    def layer(x, first, second, _, kind):
+        return jnp.sum(product(jnp.tanh(product(x, first, once)), second, once) ** 2)
+
+    gradients = jax.value_and_grad(rematerialised(layer, remat, 0), argnums=(0, 1, 2))
+    step = jax.jit(lambda *inputs: gradients(*inputs, None, 0))
+    program = step.lower(*[jnp.ones((4, 4))] * 3).as_text()
+    assert program.count("stablehlo.dot_general") == products
