@@ -178,8 +178,6 @@ def _gathered(vectors_of: Any, source: TextSource, array: GrowingArray) -> np.nd
     vectors = gather(vectors_of, source.texts(), array, told).read()
     if sys.stderr.isatty():
         print(file=sys.stderr)
-    if not len(vectors):
-        raise UserError(f"{source.path} has no texts; give a file that has some")
     return vectors
 
 

@@ -68,6 +68,7 @@ class Exported:
       step: the step of the checkpoint; None for a model that came from a folder.
       usage: lines of Python that load it.
       report: a line for whatever the reader should know of it.
+      loaded: the model itself, in float32.
     """
 
     out: Path
@@ -77,6 +78,7 @@ class Exported:
     step: int | None
     usage: tuple[str, ...]
     report: tuple[str, ...]
+    loaded: Loaded
 
 
 def run(
@@ -156,6 +158,7 @@ def run(
         step=loaded.step,
         usage=_usage(loaded, format, dtype, out),
         report=loaded.report + _notes(loaded, format, dtype, files),
+        loaded=loaded,
     )
 
 
@@ -295,8 +298,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--examples",
         metavar="FILE",
-        help="with --dtype, of a task: labelled examples to measure the change on; "
-        "default: the run's validation examples",
+        help="with --dtype: labelled examples, or pairs with scores, to measure the "
+        "change on; default: the run's validation examples",
     )
     for name, choices in (("pooling", POOLINGS), ("normalise", NORMALISE)):
         parser.add_argument(
@@ -332,12 +335,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"exported {what} to {exported.out}: {exported.num_parameters:,} parameters, "
         f"{exported.num_bytes / 1e6:.1f} MB ({', '.join(exported.files)})"
     )
-    if flags.dtype != "float32" and holds_task(flags.workdir):
-        print(
-            metrics_change(
-                flags.workdir, flags.dtype, step=flags.step, examples=flags.examples
-            )
-        )
+    loaded = exported.loaded
+    if flags.dtype != "float32" and not isinstance(loaded, LoadedModel):
+        print(metrics_change(loaded, flags.dtype, examples=flags.examples))
     print("load it in PyTorch:")
     for line in exported.usage:
         print(f"  {line}")

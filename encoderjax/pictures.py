@@ -1,21 +1,25 @@
 """Pictures of a fine-tuning run, where matplotlib is installed."""
 
 import importlib.util
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from encoderjax.tasks.data import VALIDATION
+from encoderjax.tasks.metrics import shortened
 from encoderjax.training.metrics import read_metrics
 
 Report = Callable[[str], None]
 
 _MOST_NUMBERS = 20  # classes whose counts are legible in a picture
-_NOT_SHOWN = ("step", "split", "loss", "mse")
+_MOST_NAMES = 120  # of which a picture has room for all
+_NOT_SHOWN = re.compile(r"step|split|loss|mse|.*_threshold")
 
 
-def _can_draw(report: Report) -> bool:
+def can_draw(report: Report) -> bool:
+    """Says whether pictures can be made; else reports what they would need."""
     if importlib.util.find_spec("matplotlib") is None:
         report("no pictures: pip install matplotlib for curves and confusions")
         return False
@@ -24,7 +28,7 @@ def _can_draw(report: Report) -> bool:
 
 def draw_curves(workdir: Path, report: Report) -> None:
     """Draws the losses and the validation metrics by step: curves.png."""
-    if not _can_draw(report):
+    if not can_draw(report):
         return
     from matplotlib.figure import Figure
 
@@ -35,10 +39,13 @@ def draw_curves(workdir: Path, report: Report) -> None:
     _plot(losses, validation, "loss", VALIDATION, marker="o")
     losses.set(title="loss", xlabel="step")
     losses.legend()
-    names = [n for line in validation[:1] for n in line if n not in _NOT_SHOWN]
+    shown = lambda name: not _NOT_SHOWN.fullmatch(name)
+    names = [name for line in validation[:1] for name in line if shown(name)]
     for name in names:
         _plot(metrics, validation, name, name, marker="o")
     metrics.set(title=VALIDATION, xlabel="step")
+    for axes in (losses, metrics):
+        axes.xaxis.get_major_locator().set_params(integer=True)
     if names:
         metrics.legend()
     path = workdir / "curves.png"
@@ -56,7 +63,7 @@ def draw_confusion(
     path: Path, matrix_CC: np.ndarray, labels: Sequence[str], report: Report
 ) -> None:
     """Draws how often each label was taken for each; rows are the true ones."""
-    if not _can_draw(report):
+    if not can_draw(report):
         return
     from matplotlib.figure import Figure
 
@@ -66,8 +73,15 @@ def draw_confusion(
     axes = figure.subplots()
     image = axes.imshow(share_CC, cmap="Blues", vmin=0.0, vmax=1.0)
     figure.colorbar(image, ax=axes, label="share of the true label")
-    axes.set_xticks(range(len(labels)), labels, rotation=45, ha="right")
-    axes.set_yticks(range(len(labels)), labels)
+    # A $ in a label is one, not the beginning of a formula.
+    names = [shortened(label).replace("$", r"\$") for label in labels]
+    places = range(0, len(labels), -(-len(labels) // _MOST_NAMES))
+    size = min(10.0, 50 * side / len(places))  # points: as high as a row has room for
+    style = {"labels": [names[place] for place in places], "fontsize": size}
+    slanted = {"rotation": 45, "ha": "right"}
+    many = len(places) > _MOST_NUMBERS
+    axes.set_xticks(places, **({"rotation": 90} if many else slanted), **style)
+    axes.set_yticks(places, **style)
     axes.set(xlabel="predicted", ylabel="true")
     if len(labels) <= _MOST_NUMBERS:
         for (row, column), count in np.ndenumerate(matrix_CC):

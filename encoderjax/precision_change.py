@@ -1,37 +1,52 @@
-"""What fewer bits change: a task's metrics before and after."""
+"""What fewer bits change: the metrics of a task, or of texts' vectors."""
 
 import dataclasses
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from encoderjax.errors import UserError
 from encoderjax.finetuning import FinetuneConfig
-from encoderjax.interop.own_files import config_json_of, existing_folder
+from encoderjax.interop.own_files import config_json_of
 from encoderjax.interop.precision import Dtype, quantised
-from encoderjax.interop.task_loading import LoadedTask, load_task
+from encoderjax.interop.sentence_loading import LoadedSentence
+from encoderjax.interop.task_loading import LoadedTask
 from encoderjax.predict import Predictor
 from encoderjax.tasks.data import VALIDATION
+from encoderjax.tasks.embed import Embed, Texts
+from encoderjax.tasks.embedding import Embedder
+from encoderjax.tasks.sts import Pairs, evaluate_sts, read_pairs
+
+_SCORES = ("spearman_cosine", "pearson_cosine")  # the other similarities follow them
+
+Loaded = LoadedTask | LoadedSentence
 
 
 def metrics_in(
-    loaded: LoadedTask, dtype: Dtype, examples: Sequence[Any]
+    loaded: Loaded, dtype: Dtype, examples: Sequence[Any] | Pairs
 ) -> dict[str, float]:
     """Returns the metrics of a model whose parameters have so many bits."""
-    params = quantised(loaded.params, dtype)
-    return Predictor(dataclasses.replace(loaded, params=params)).metrics(examples)
+    changed = dataclasses.replace(loaded, params=quantised(loaded.params, dtype))
+    if isinstance(changed, LoadedTask):
+        assert not isinstance(examples, Pairs)
+        return Predictor(changed).metrics(examples)
+    assert isinstance(examples, Pairs)
+    found = evaluate_sts(Embedder(changed), examples)
+    return {name: found[name] for name in _SCORES}
 
 
-def metrics_change(
-    folder: str | Path, dtype: Dtype, *, step: int | None, examples: str | None
-) -> str:
+def metrics_change(loaded: Loaded, dtype: Dtype, *, examples: str | None) -> str:
     """Returns a line with the metrics in float32 and in `dtype`.
 
-    They are those of the validation examples of the run, or of a file.
+    They are those of the validation examples of the run, or of a file in their form.
     """
-    loaded = load_task(folder, step)
     try:
-        found = _examples(loaded, folder, examples)
+        run = _run(loaded)
+        if isinstance(loaded, LoadedTask):
+            found = _examples(loaded, run, examples)
+        else:
+            found = _pairs(run, examples)
     except UserError as error:
         return f"the change of the metrics was not measured: {error}"
     before, after = (metrics_in(loaded, d, found) for d in ("float32", dtype))
@@ -39,16 +54,51 @@ def metrics_change(
     return f"float32 -> {dtype} on {len(found):,} examples: " + ", ".join(changes)
 
 
+def _run(loaded: Loaded) -> FinetuneConfig | None:
+    """Returns the run that a workdir is of; a folder of any other kind has none."""
+    if loaded.step is None:
+        return None
+    run: Mapping | None = config_json_of(loaded.source).get("finetune")
+    return None if run is None else FinetuneConfig.from_dict(run)
+
+
 def _examples(
-    loaded: LoadedTask, folder: str | Path, path: str | None
+    loaded: LoadedTask, run: FinetuneConfig | None, path: str | None
 ) -> Sequence[Any]:
     if path is not None:
-        return Predictor(loaded).read(path, {}, None, answered=True)
-    run = config_json_of(existing_folder(folder)).get("finetune")
+        return Predictor(loaded).read(path, _columns(run), None, answered=True)
+    return _validation(run)
+
+
+def _pairs(run: FinetuneConfig | None, path: str | None) -> Pairs:
+    """Returns pairs with scores; those of a file alone are in its first columns."""
+    if run is not None and not isinstance(run.task, Embed):
+        run = None
+    found: Sequence[Texts]
+    if path is None:
+        found = _validation(run)
+    elif run is None:
+        return read_pairs(path)
+    else:
+        found = run.task.read(path, _columns(run))
+    if found[0].score is None:
+        raise UserError(
+            "the run's validation examples have no scores; give pairs that have some, "
+            "with --examples=FILE"
+        )
+    first, second = ([x.texts[i] for x in found] for i in (0, 1))
+    return Pairs(first, second, np.array([x.score for x in found]))
+
+
+def _columns(run: FinetuneConfig | None) -> Mapping[str, str | None]:
+    """Returns where files of the run have their texts and labels."""
+    return {} if run is None else run.data.validation_columns or run.data.columns
+
+
+def _validation(run: FinetuneConfig | None) -> Sequence[Any]:
     if run is None:
         raise UserError("the folder names no examples; give some with --examples=FILE")
-    config = FinetuneConfig.from_dict(run)
-    found = config.data.read(config.task)
+    _, found = run.data.read(run.task)
     if VALIDATION not in found:
         raise UserError("the run had no validation examples; give --examples=FILE")
     return found[VALIDATION]

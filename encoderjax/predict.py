@@ -16,8 +16,10 @@ import jax
 
 from encoderjax.command import Parser, run_command
 from encoderjax.config import overrides_of
+from encoderjax.data.decompression import bare_suffix
 from encoderjax.errors import UserError
-from encoderjax.interop.task_loading import LoadedTask, load_task
+from encoderjax.interop.sentence_loading import holds_sentence
+from encoderjax.interop.task_loading import LoadedTask, holds_task, load_task
 from encoderjax.tasks import TASKS
 from encoderjax.tasks.batches import Items
 from encoderjax.tasks.choose import Choose
@@ -25,7 +27,7 @@ from encoderjax.tasks.classify import Text
 from encoderjax.tasks.encoding import Encoding
 from encoderjax.tasks.finetuner import Finetuner, make_score_step, scores_of
 from encoderjax.tasks.questions import Question
-from encoderjax.tasks.records import Form, read_records, read_text
+from encoderjax.tasks.records import Form, read_records
 from encoderjax.tasks.tag import Sentence
 from encoderjax.tasks.task import Prediction, Task
 from encoderjax.training.mesh import (
@@ -64,6 +66,11 @@ class Predictor:
         cls, folder: str | Path, *, step: int | None = None, batch_size: int = 64
     ) -> "Predictor":
         """Loads a workdir of `finetune`, its export, or a folder of Hugging Face."""
+        if not holds_task(folder) and holds_sentence(folder):
+            raise UserError(
+                f"{folder} gives texts vectors, and predicts nothing; use python -m "
+                f"encoderjax.embed --model={folder} --input=FILE --out=vectors.npy"
+            )
         return cls(load_task(folder, step), batch_size)
 
     @functools.cached_property
@@ -151,15 +158,26 @@ class Predictor:
         form: Form | None,
         *,
         answered: bool,
+        question: str | None = None,
     ) -> list[Any]:
-        """Returns the examples of a file; a .txt has a text a line."""
-        if path.endswith(".txt") and form is None and not answered:
-            lines = read_text(path).splitlines()
-            examples = self.of_texts(lines, (), None)
+        """Returns the examples of a file; a .txt has a text a line.
+
+        A question is about each of those texts; other files have their own.
+        """
+        lines = bare_suffix(path) == ".txt" and form is None
+        if (lines or form == "lines") and not answered:
+            records = read_records(path, {_TEXT: _TEXT}, "lines")
+            texts = [record.text(_TEXT) for record in records]
+            examples = self.of_texts(texts, (), question)
             return [
-                dataclasses.replace(example, where=f"{path}:{number}")
-                for number, example in enumerate(examples, 1)
+                dataclasses.replace(example, where=record.where)
+                for example, record in zip(examples, records, strict=True)
             ]
+        if question is not None:
+            raise UserError(
+                f"--question goes with texts, or a .txt with a text a line: {path} has "
+                "questions of its own; leave it out"
+            )
         if self.task.kind == "tag" and _TEXT in columns:
             records = read_records(path, {_TEXT: columns[_TEXT]}, form)
             return [Sentence.of_text(r.where, r.text(_TEXT)) for r in records]
@@ -229,8 +247,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for line in predictor.loaded.report:
         print(f"note: {line}", file=sys.stderr)
     if flags.input:
+        if flags.pair:
+            raise UserError(
+                "--pair goes with texts; for a file name a column, --columns.pair=NAME"
+            )
         examples = predictor.read(
-            flags.input, columns, flags.form, answered=flags.evaluate
+            flags.input,
+            columns,
+            flags.form,
+            answered=flags.evaluate,
+            question=flags.question,
         )
     else:
         examples = predictor.of_texts(flags.texts, flags.pair, flags.question)

@@ -120,7 +120,8 @@ class TaskJudge:
         )
         if name not in metrics:
             raise UserError(
-                f"eval.metric={name!r} is not measured (metrics: {', '.join(metrics)})"
+                f"eval.metric={name!r} is not measured (metrics: "
+                f"{', '.join(metrics)}); name one of them, and the command goes on"
             )
         self.curve[step] = (
             -metrics[name] if name in _SMALLER_IS_BETTER else metrics[name]

@@ -29,7 +29,14 @@ from encoderjax.training.optimizer import OptimizerConfig
 # whether they are the same.
 _CHANGEABLE = ("init_from", "precision", "log_every", "mesh", "compute", "keep")
 _CHANGEABLE += ("optimizer.microbatches", "eval.batch_size", "eval.patience", "steps")
-_CHANGEABLE += ("epochs", "data.train", "data.validation", "data.test", "data.form")
+_CHANGEABLE += (
+    "eval.metric",
+    "epochs",
+    "data.train",
+    "data.validation",
+    "data.test",
+    "data.form",
+)
 _CHANGEABLE += ("data.columns", "data.validation_columns", "data.limit")
 _CHANGEABLE += ("task.labels", "task.class_weights")
 
@@ -61,13 +68,13 @@ class TaskRun:
     def open(cls, config: FinetuneConfig, workdir: Path) -> "TaskRun":
         """Reads the encoder and the examples, and checks them against each other."""
         start = _open_start(config, workdir)
-        examples = config.data.read(config.task)
-        task = config.task.resolved(examples[TRAIN])
+        task, examples = config.data.read(config.task)
         encoder = dataclasses.replace(start.config, **config.model)
         if config.data.length > encoder.max_length:
             raise UserError(
                 f"data.length={config.data.length} is longer than the encoder can "
-                f"read, {encoder.max_length}; shorten it, or use data.cut='windows'"
+                f"read, {encoder.max_length}; give at most that, and data.cut="
+                "'windows' for longer texts"
             )
         tokenizer = start.need_tokenizer()
         encoding = config.data.encoding(tokenizer)

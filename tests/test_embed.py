@@ -168,6 +168,7 @@ def test_an_interrupted_run_leaves_what_was_there(folder, texts, tmp_path, monke
         (["--input={texts}", "--out=v.npy", "--column=body"], "no column 'body'"),
         (["--input=nothing.txt", "--out=v.npy"], "cannot read nothing.txt"),
         (["--input={empty}", "--out=v.npy"], "has no texts"),
+        (["--input={empty}", "--out=v.npz", "--level=tokens"], "has no texts"),
         (["--input={latin}", "--out=v.npy"], "latin.txt:1: not UTF-8"),
         (["--input={texts}", "--nearest=a", "--top=0"], "top=0 must be at least 1"),
         (["--sts={texts}", "--columns=0,1"], "must name three"),

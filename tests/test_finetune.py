@@ -77,16 +77,46 @@ def test_the_command_predicts_files_and_measures_them(classified, tmp_path, caps
     predict.main([model, f"--input={folder / 'train.csv'}", "--evaluate"])
     measured = json.loads(capsys.readouterr().out)
     assert measured["accuracy"] == pytest.approx(found["test/accuracy"])
-    (tmp_path / "new.txt").write_text("The whale follows the tide.\nThe barn.\n")
+    # Whatever is in a line, only its end ends it.
+    (tmp_path / "new.txt").write_text(
+        "The whale follows the tide. \u2028 \nThe barn.\n"
+    )
     out = tmp_path / "out.jsonl"
     predict.main([model, f"--input={tmp_path / 'new.txt'}", f"--out={out}"])
-    first, second = map(json.loads, out.read_text().splitlines())
+    first, second = map(json.loads, out.read_text().strip().split("\n"))
     assert (first["label"], second["label"]) == ("sea", "farm")
     assert second["where"].endswith("new.txt:2")
     with pytest.raises(UserError, match="no column 'review'"):
         predict.main(
             [model, f"--input={folder / 'train.csv'}", "--columns.text=review"]
         )
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_an_export_says_what_fewer_bits_change(dtype, classified, tmp_path, capsys):
+    """What it says is measured again with the folder that was written."""
+    folder, found = classified
+    (tmp_path / "test.csv").write_text((folder / "train.csv").read_text())
+    examples = f"--examples={tmp_path / 'test.csv'}"
+    flags = [f"--workdir={folder / 'run'}", f"--dtype={dtype}"]
+    export.main([*flags, f"--out={tmp_path / 'hf'}", examples])
+    said = capsys.readouterr().out
+    predictor = predict.Predictor.load(tmp_path / "hf")
+    read = predictor.read(str(tmp_path / "test.csv"), {}, None, answered=True)
+    after = predictor.metrics(read)
+    assert f"float32 -> {dtype} on 240 examples: accuracy " in said
+    for name, value in after.items():
+        assert f"{name} {found[f'test/{name}']:.4f} -> {value:.4f}" in said
+
+
+@pytest.mark.slow
+def test_a_metric_that_is_not_there_costs_nothing(encoder, classified, tmp_path):
+    """The steps before it was missed are kept."""
+    settings = {"data__train": str(classified[0] / "train.csv"), "steps": 2}
+    with pytest.raises(UserError, match=r"eval\.metric='f7' is not"):
+        run("classify.py", encoder, tmp_path / "run", eval__metric="f7", **settings)
+    run("classify.py", tmp_path, tmp_path / "run", eval__metric="matthews", **settings)
+    assert read_json(tmp_path / "run/best.json") == {"step": 2}
 
 
 @pytest.mark.slow
@@ -134,6 +164,14 @@ def test_answers_are_found_in_windows(encoder, tmp_path, no_answer):
     path = write_answer(tmp_path / "train.json", no_answer=no_answer)
     settings = {"data__train": path, "data__length": 24, "data__stride": 6, "epochs": 8}
     found = run("answer.py", encoder, tmp_path / "run", **settings)
+    (tmp_path / "a.txt").write_text("The sailor fears the storm.\nThe old barn.\n")
+    predictor = predict.Predictor.load(tmp_path / "run")
+    asked = predictor.read(
+        str(tmp_path / "a.txt"), {}, None, answered=False, question="what?"
+    )
+    assert [x.question for x in asked] == ["what?", "what?"]
+    with pytest.raises(UserError, match="has questions of its own; leave it out"):
+        predictor.read(path, {}, None, answered=False, question="what?")
     assert found["validation/f1"] > 60.0
     assert ("validation/no_answer_f1" in found) == no_answer
     line = json.loads(

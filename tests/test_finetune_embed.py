@@ -20,6 +20,7 @@ from encoderjax.interop.weights import leaves_of, read_json
 from encoderjax.models.dropout import DropoutKey
 from encoderjax.task_run import TaskRun
 from encoderjax.tasks.embedding import Embedder
+from encoderjax.tasks.sts import evaluate_sts, read_pairs
 from encoderjax.training.checkpoint import restore_params
 from tests.small_runs import all_lines, metrics
 from tests.small_tasks import (
@@ -117,6 +118,23 @@ def test_the_cosine_of_held_out_pairs_comes_to_follow_their_scores(
     norms = np.linalg.norm(u, axis=1) * np.linalg.norm(v, axis=1)
     old = scipy.stats.spearmanr((u * v).sum(1) / norms, [x.score for x in examples])
     assert found["validation/spearman_cosine"] > old.statistic + 0.2
+
+
+def test_an_export_says_what_fewer_bits_change(trained, files, tmp_path, capsys):
+    """On the run's held-out pairs, and on those of a file with its columns."""
+    workdir, found = trained
+    flags = [f"--workdir={workdir}", "--dtype=bfloat16", f"--out={tmp_path / 'st'}"]
+    export.main(flags)
+    before = found["validation/spearman_cosine"]
+    said = capsys.readouterr().out
+    assert f"examples: spearman_cosine {before:.4f} -> " in said
+    export.main([*flags, f"--examples={files['cosine']}"])
+    said = capsys.readouterr().out
+    names = {"text": "text", "pair": "other", "score": "score"}
+    written = Embedder(load_sentence(tmp_path / "st"))
+    after = evaluate_sts(written, read_pairs(files["cosine"], names))
+    assert "float32 -> bfloat16 on 240 examples: spearman_cosine " in said
+    assert f" -> {after['spearman_cosine']:.4f}, pearson_cosine " in said
 
 
 def test_the_workdir_embeds_and_sentence_transformers_gives_the_same(trained, tmp_path):

@@ -161,13 +161,17 @@ class Answer(Task[Question]):
         self, examples: Sequence[Question], predictions: Sequence[Prediction]
     ) -> dict[str, float]:
         """Returns F1 and exact matches, as SQuAD's own script counts them."""
-        answers = {x.id: [span.text for span in x.answers] for x in examples}
+        # By number: files that were put together may have an id twice.
+        ids = [str(number) for number in range(len(examples))]
+        texts = [[span.text for span in example.answers] for example in examples]
+        answers = dict(zip(ids, texts, strict=True))
+        found = lambda name: dict(zip(ids, (p[name] for p in predictions), strict=True))
         if not self.no_answer:
-            return squad_metrics(answers, {p["id"]: p["answer"] for p in predictions})
+            return squad_metrics(answers, found("answer"))
         return squad_metrics(
             answers,
-            {p["id"]: p["best_answer"] for p in predictions},
-            {p["id"]: p["no_answer_score"] for p in predictions},
+            found("best_answer"),
+            found("no_answer_score"),
             threshold=self.threshold,
         )
 

@@ -4,6 +4,7 @@ Shapes: B items of a batch, G choices.
 """
 
 import dataclasses
+import string
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -46,7 +47,7 @@ class Choose(Task[Choice]):
     """Multiple choice; batch keys: task/labels int32 [B], present [B, G].
 
     The column of choices has a list of texts, or names several columns: `a,b,c`. A
-    label is the number of the right one from 0, or its text.
+    label is the number of the right one from 0, its letter from A, or its text.
 
     Attributes:
       choices: how many an example may have; None = as many as the training examples.
@@ -206,7 +207,10 @@ def _of(record: Record, label: str | None, choices: list[str]) -> int | None:
         return choices.index(label)
     if label.isdecimal() and int(label) < len(choices):
         return int(label)
+    letters = string.ascii_uppercase[: len(choices)]
+    if len(label) == 1 and label in letters:
+        return letters.index(label)
     raise UserError(
-        f"{record.where}: label {label!r} is neither a choice nor a number from 0 to "
-        f"{len(choices) - 1}"
+        f"{record.where}: label {label!r} is neither a choice, nor a number from 0 to "
+        f"{len(choices) - 1}, nor a letter from A to {letters[-1]}; mend the example"
     )

@@ -7,6 +7,7 @@ its folder the class. Where the files lie side by side, as in `polarity.pos` and
 
 import re
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -47,12 +48,17 @@ def _files(path: str) -> dict[PurePosixPath, bytes]:
             with zipfile.ZipFile(path) as archive:
                 names = [n for n in archive.namelist() if not n.endswith("/")]
                 found = {PurePosixPath(name): archive.read(name) for name in names}
-        except (OSError, zipfile.BadZipFile) as error:
-            raise UserError(f"{path} cannot be read: {error}") from error
+        except (OSError, zipfile.BadZipFile, zlib.error) as error:
+            raise UserError(f"{path} cannot be read: {error}; write it anew") from error
+        except (RuntimeError, NotImplementedError) as error:  # encrypted, or too new
+            raise UserError(
+                f"{path} cannot be read: {error}; unpack it, and give the folder"
+            ) from error
     return {
         name: content
         for name, content in found.items()
-        if not _ABOUT.match(name.name) and not name.name.startswith(".")
+        if not _ABOUT.match(name.name)
+        and not any(part.startswith(".") for part in name.parts)
     }
 
 

@@ -138,9 +138,19 @@ class Classify(Task[Text]):
         if self.problem_type == "multi":
             found = record["label"]
             parts = found.split(_SEPARATOR) if isinstance(found, str) else found
+            if not isinstance(parts, list) or not all(map(_is_label, parts)):
+                raise UserError(
+                    f"{record.where}: label={str(found)[:60]} must be a list of labels,"
+                    f" or text with {_SEPARATOR!r} between them"
+                )
             return tuple(str(part).strip() for part in parts if str(part).strip())
-        label = record.text("label")
+        label = record.text("label").strip()
         if self.problem_type == "single":
+            if not label:
+                raise UserError(
+                    f"{record.where}: the label is empty; mend that, or leave the "
+                    "example out"
+                )
             return (label,)
         try:
             number = float(label)
@@ -161,6 +171,16 @@ class Classify(Task[Text]):
             label for example in examples for label in _names(example)
         )
         labels = self.labels or sorted_labels(set(counts))
+        if self.labels and len(labels) < 2 and self.problem_type == "single":
+            raise UserError(
+                f"task.labels={self.labels} names one label; name all of them, as in "
+                "--config.task.labels=\"['bad', 'good']\""
+            )
+        if not labels:
+            raise UserError(
+                "no training example has a label; is data.columns.label the right "
+                "column?"
+            )
         if len(labels) < 2 and self.problem_type == "single":
             raise UserError(
                 f"the training examples have one label, {', '.join(labels)!r}: there "
@@ -343,6 +363,10 @@ class Classify(Task[Text]):
         if self.class_weights is None:
             return jnp.ones_like(batch["row_weights"])
         return jnp.asarray(self._weights_C)[batch["task/labels"]]
+
+
+def _is_label(part: object) -> bool:
+    return isinstance(part, str | int | float)
 
 
 def _names(example: Text) -> tuple[str, ...]:

@@ -18,8 +18,9 @@ def sentences(
 ) -> Iterator[tuple[int, dict[str, list[str]]]]:
     """Yields for each sentence its first line's number and its columns.
 
-    Columns are cut at tabs in a file that has any, else at white space. A line that
-    begins with '#' and has not as many columns as words have is a comment.
+    Columns are cut at tabs in a file that has any between them, else at plain spaces,
+    since words may have others. A line that begins with '#' and has not as many columns
+    as words have is a comment.
 
     Args:
       path: for messages.
@@ -34,8 +35,8 @@ def sentences(
                 "(the last), in CoNLL's form"
             )
     lines = list(lines)
-    separator = "\t" if any("\t" in line for _, line in lines) else None
-    split = [(number, _cells(line, separator)) for number, line in lines]
+    with_tabs = any("\t" in line.strip() for _, line in lines)
+    split = [(number, _cells(line, with_tabs)) for number, line in lines]
     width = next((len(cells) for _, cells in split if _is_sure(cells)), 0)
     words: list[list[str]] = []
     start = 0
@@ -60,10 +61,10 @@ def sentences(
         words.append(cells)
 
 
-def _cells(line: str, separator: str | None) -> list[str]:
+def _cells(line: str, with_tabs: bool) -> list[str]:
     if not line.strip():
         return []
-    return line.rstrip("\n").split(separator) if separator else line.split()
+    return line.split("\t") if with_tabs else re.split("[ \t]+", line.strip(" \t"))
 
 
 def _is_sure(cells: list[str]) -> bool:

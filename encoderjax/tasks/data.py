@@ -31,7 +31,8 @@ class TaskData:
       columns: role -> column, where that differs from the task's own.
       validation_columns: those of the files `validation` and `test`, where they are
         not of the form of `train`; none = `columns`.
-      limit: how many examples to train on at most; None = all.
+      limit: how many examples to train on at most, drawn from the whole file, which
+        may have one label after the other; None = all.
       length: of rows, in tokens.
       cut: what is kept of a longer text: its `head`, its `tail`, `both`, or all of it
         in `windows`.
@@ -83,8 +84,12 @@ class TaskData:
         """Returns how texts become rows."""
         return Encoding(tokenizer, self.length, self.cut, self.stride)
 
-    def read(self, task: Task[Example]) -> dict[str, list[Example]]:
-        """Returns the examples of each split that there is."""
+    def read(self, task: Task[Example]) -> tuple[Task[Example], dict[str, list]]:
+        """Returns the task, and the examples of each split that there is.
+
+        What examples decide, such as labels, all of `train` decides: also those that
+        are held out of it, which may have the only one of a rare label.
+        """
         if self.train is None:
             raise UserError(
                 "data.train is missing: give --config.data.train=FILE (csv, tsv, "
@@ -100,13 +105,14 @@ class TaskData:
             if path:
                 columns = self.validation_columns or self.columns
                 splits[name] = task.read(path, columns, self.form)
-        splits[TRAIN] = splits[TRAIN][: self.limit]
+        splits[TRAIN] = _drawn(splits[TRAIN], self.limit)
         if not splits[TRAIN]:
             raise UserError(
                 f"data.train={self.train}: all {len(whole)} examples were held out; "
                 "give more, or files for data.validation and data.test"
             )
-        return {name: found for name, found in splits.items() if found}
+        found = {name: examples for name, examples in splits.items() if examples}
+        return task.resolved(whole), found
 
 
 def _spelled(name: Any) -> str:
@@ -129,6 +135,14 @@ def _divided(
         else:
             splits[TRAIN].append(example)
     return splits
+
+
+def _drawn(examples: list[Example], limit: int | None) -> list[Example]:
+    """Returns at most `limit` examples in their order, always the same ones."""
+    if limit is None or limit >= len(examples):
+        return examples
+    chosen = sorted(range(len(examples)), key=_share_of)[:limit]
+    return [examples[number] for number in sorted(chosen)]
 
 
 def _share_of(number: int) -> float:

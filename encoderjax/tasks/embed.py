@@ -200,6 +200,11 @@ class Embed(Task[Texts]):
         if "label" not in loss.answers:
             return dataclasses.replace(self, **found)
         labels = self.labels or sorted_labels({x.label for x in examples if x.label})
+        if len(labels) < 2:
+            raise UserError(
+                f"the training examples have one label, {', '.join(labels)!r}: there "
+                "is nothing to tell apart; give examples of others, too"
+            )
         loss = dataclasses.replace(loss, num_labels=len(labels))
         told = getattr(self.loss, "num_labels", None)
         if told not in (None, len(labels)):

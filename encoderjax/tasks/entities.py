@@ -52,6 +52,12 @@ def is_chunked(tags: Iterable[str]) -> bool:
     return all(parsed(tag) for tag in found) and bool(found - {OUTSIDE})
 
 
+def marks_some_entities(tags: Iterable[str]) -> bool:
+    """Returns whether there are O and tags such as B-PER, among whatever others."""
+    found = set(tags)
+    return OUTSIDE in found and any("-" in tag and parsed(tag) for tag in found)
+
+
 def scheme_of(sequences_of_tags: Iterable[Sequence[str]]) -> Scheme:
     """Returns the scheme that the tags of a data set are of.
 
@@ -84,13 +90,23 @@ def entities_of(tags: Sequence[str], scheme: Scheme | None = None) -> list[Entit
     return _strict(parts, scheme) if scheme else _lenient(parts)
 
 
+def is_tag(tag: str, scheme: Scheme | None = None) -> bool:
+    """Returns whether a scheme has such a tag; None = any scheme."""
+    found = parsed(tag)
+    return found is not None and found.letter in _letters(scheme)
+
+
+def _letters(scheme: Scheme | None) -> str:
+    return _LETTERS[scheme] if scheme else "BIOES"
+
+
 def _tag(tag: str, scheme: Scheme | None = None) -> Tag:
     found = parsed(tag)
-    letters = _LETTERS[scheme] if scheme else "BIOES"
-    if found is None or found.letter not in letters:
+    if found is None or not is_tag(tag, scheme):
+        letters = _letters(scheme).replace(OUTSIDE, "")
         raise UserError(
             f"tag {tag!r} is not of the scheme {scheme or 'IOB1, IOB2 or BIOES'}, which"
-            f" has O and {', '.join(f'{x}-TYPE' for x in letters if x != OUTSIDE)}"
+            f" has O and {', '.join(f'{x}-TYPE' for x in letters)}"
         )
     return found
 

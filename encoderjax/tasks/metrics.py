@@ -80,7 +80,7 @@ def confusion(
 
 def confusion_table(matrix: np.ndarray, names: Sequence[str]) -> str:
     """Returns the counts for people; of many classes only what is confused most."""
-    short = [_shortened(name) for name in names]
+    short = [shortened(name) for name in names]
     if len(names) > _MOST_COLUMNS:
         return _most_confused(matrix, short)
     head = "true \\ predicted"
@@ -110,7 +110,9 @@ def _most_confused(matrix: np.ndarray, names: Sequence[str]) -> str:
     return "\n".join(lines) or "nothing is confused"
 
 
-def _shortened(name: str) -> str:
+def shortened(name: str) -> str:
+    """Returns a name that a table has room for, on one line."""
+    name = " ".join(name.split())
     return name if len(name) <= _MOST_LETTERS else f"{name[: _MOST_LETTERS - 1]}~"
 
 

@@ -104,7 +104,7 @@ def _record(path: str, place: object, row: Mapping, wanted: Mapping) -> Record:
     for role, name in wanted.items():
         if name not in row:
             raise UserError(_missing(where, role, name, row))
-        if row[name] is None:
+        if row[name] is None or row[name] != row[name]:  # or a NaN
             raise UserError(
                 f"{where}: column {name!r} ({role}) is null; mend that, or leave the "
                 "example out"
@@ -116,7 +116,10 @@ def _record(path: str, place: object, row: Mapping, wanted: Mapping) -> Record:
 def _missing(where: str, role: str, name: str, names: Any) -> str:
     shown = ", ".join(map(str, list(names)[:_SHOWN])) or "none"
     more = ", ..." if len(names) > _SHOWN else ""
-    return f"{where}: no column {name!r} for {role}; it has {shown}{more}"
+    return (
+        f"{where}: no column {name!r} for {role}; it has the columns {shown}{more}: "
+        "name one of them"
+    )
 
 
 def _plain(value: Any) -> Any:
@@ -191,7 +194,8 @@ def _read_csv(path: str, wanted: Mapping[str, str]) -> Rows:
                 row = next(reader, None)
             except csv.Error as error:
                 raise UserError(
-                    f"{path}:{line}: not CSV ({error}); mend the quotes"
+                    f"{path}:{line}: not CSV ({error}); mend the quotes, and end "
+                    "lines with \\n"
                 ) from error
             if row is None:
                 return
@@ -283,9 +287,9 @@ def _read_json(path: str, wanted: Mapping[str, str]) -> Rows:
 def _questions(path: str, articles: Any) -> Rows:
     """Yields SQuAD's questions, each with its context; their place is their id."""
     try:
-        for article in articles:
+        for number, article in enumerate(articles):
             if "paragraphs" not in article:  # a table under "data"
-                yield article.get("id", "data"), article
+                yield article.get("id", number), article
             for paragraph in article.get("paragraphs", ()):
                 above = {"title": article.get("title", "")}
                 above["context"] = paragraph["context"]

@@ -22,12 +22,14 @@ from encoderjax.tasks.entities import (
     entity_metrics,
     entity_table,
     is_chunked,
+    is_tag,
+    marks_some_entities,
     parsed,
     repaired,
     scheme_of,
     written,
 )
-from encoderjax.tasks.records import Form, read_records
+from encoderjax.tasks.records import Form, form_of, read_records
 from encoderjax.tasks.tagging import (
     piece_labels,
     spread_labels,
@@ -105,7 +107,12 @@ class Tag(Task[Sentence]):
         answered: bool = True,
     ) -> list[Sentence]:
         """Returns the sentences of a file."""
-        records = read_records(path, self.chosen_columns(columns, answered), form)
+        chosen = self.chosen_columns(columns, answered)
+        named = {role: name for role, name in chosen.items() if name is not None}
+        form = form or form_of(path, named)
+        if form != "conll":  # columns have names there
+            chosen |= {x: x for x in named if x not in columns}
+        records = read_records(path, chosen, form)
         sentences = [
             Sentence(
                 record.where,
@@ -117,19 +124,35 @@ class Tag(Task[Sentence]):
             for record in records
         ]
         for sentence in sentences:
-            if sentence.tags and len(sentence.tags) != len(sentence.words):
+            if sentence.tags is None:
+                continue
+            if len(sentence.tags) != len(sentence.words):
                 raise UserError(
                     f"{sentence.where}: {len(sentence.words)} words and "
                     f"{len(sentence.tags)} tags; mend the example"
                 )
+            if "" in sentence.tags:
+                word = sentence.words[sentence.tags.index("")]
+                raise UserError(f"{sentence.where}: {word!r} has no tag; give it one")
         return self._converted(sentences)
 
     def _converted(self, sentences: list[Sentence]) -> list[Sentence]:
         """Returns sentences with their tags in the scheme that is learned."""
         tags = [sentence.tags or () for sentence in sentences]
-        if not is_chunked({tag for found in tags for tag in found}):
+        found = {tag for of_sentence in tags for tag in of_sentence}
+        # Of what the config calls entities, or looks like them, none may be misspelled.
+        asked = bool(found) and bool(self.source_scheme or self.scheme)
+        if not (is_chunked(found) or asked or marks_some_entities(found)):
             return sentences
-        source = self.source_scheme or scheme_of(tags)
+        allowed = self.source_scheme
+        for sentence in sentences:
+            for tag in sentence.tags or ():
+                if not is_tag(tag, allowed):
+                    raise UserError(
+                        f"{sentence.where}: tag {tag!r} marks no entity of "
+                        f"{allowed or 'IOB1, IOB2 or BIOES'}, as others do; mend it"
+                    )
+        source = allowed or scheme_of(tags)
         target = self.scheme or "IOB2"
         return [
             dataclasses.replace(s, tags=tuple(converted(s.tags, source, target)))
@@ -144,6 +167,11 @@ class Tag(Task[Sentence]):
         Of a type of entities all letters are there, seen or not.
         """
         found = {tag for example in examples for tag in _tags(example)}
+        if len(self.labels or found) < 2:
+            raise UserError(
+                f"the training examples have one tag, {', '.join(found)!r}: there is "
+                "nothing to tell apart; give examples of others, too"
+            )
         if not is_chunked(found):
             return dataclasses.replace(self, labels=self.labels or sorted_labels(found))
         scheme = self.scheme or "IOB2"
@@ -279,6 +307,9 @@ def _entities(example: Sentence, tags: list[str]) -> list[dict[str, Any]]:
 def _listed(where: str, role: str, value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         value = value.split()
-    if not isinstance(value, list):
-        raise UserError(f"{where}: {role} must be a list, or text with spaces between")
+    if not isinstance(value, list) or not all(isinstance(x, str | int) for x in value):
+        raise UserError(
+            f"{where}: {role}={str(value)[:60]} must be a list of texts, or text with "
+            "spaces between"
+        )
     return tuple(str(part) for part in value)

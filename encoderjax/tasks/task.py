@@ -8,6 +8,7 @@ Shapes: R items, B items of a batch, L length.
 
 import dataclasses
 import itertools
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
@@ -15,13 +16,14 @@ import jax
 import numpy as np
 
 from encoderjax.errors import UserError
-from encoderjax.fields import build
+from encoderjax.fields import Override, as_typed, build, converted
 from encoderjax.interop.task_description import Cut, Problem, TaskDescription
 from encoderjax.interop.task_loading import TASK
 from encoderjax.interop.task_start import TaskStart
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.families.task_forms import Kind
 from encoderjax.models.task_heads import (
+    TaskHead,
     TaskModel,
     encoder_for,
     init_task_params,
@@ -106,7 +108,10 @@ class Task(Generic[Example]):
     @classmethod
     def from_fields(cls, values: Mapping[str, Any]) -> Self:
         """Returns the task of the fields of a config's group `task`."""
-        return build(cls, values, "task.")
+        given = dict(values)
+        given["labels"] = _label_names(given.get("labels"))
+        given["head"] = converted(TaskHead, given.get("head", {}), "task.head.")
+        return build(cls, given, "task.")
 
     def to_fields(self) -> dict[str, Any]:
         """Returns plain values; `from_fields` takes all but the kind."""
@@ -268,6 +273,15 @@ class Task(Generic[Example]):
     def sums(self, params: Params, scores: jax.Array, batch: DeviceBatch) -> Terms:
         """Returns sums, never means, so that they add up over microbatches."""
         raise NotImplementedError
+
+
+def _label_names(given: Any) -> Any:
+    """Returns the labels that a config names: numbers are text, as in records."""
+    if isinstance(given, Override):
+        given = as_typed(given)
+    if not isinstance(given, list | tuple):
+        return given
+    return tuple(x if isinstance(x, str) else json.dumps(x) for x in given)
 
 
 def number_of(label: str, labels: Sequence[str], where: str) -> int:

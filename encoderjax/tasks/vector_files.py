@@ -30,10 +30,12 @@ class TextSource:
     form: Form | None = None
 
     def texts(self) -> Iterator[str]:
-        """Yields the texts."""
-        columns = {"text": self.column}
-        for record in stream_records(self.path, columns, self.form):
+        """Yields the texts; refuses a file that has none."""
+        record = None
+        for record in stream_records(self.path, {"text": self.column}, self.form):
             yield record.text("text")
+        if record is None:
+            raise UserError(f"{self.path} has no texts; give a file that has some")
 
     def chosen(self, numbers: Sequence[int]) -> dict[int, str]:
         """Returns the texts of some rows."""

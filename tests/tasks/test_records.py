@@ -286,7 +286,9 @@ def test_tfds(tmp_path):
     assert found["q0"]["label"] == "-1"
     spans = {q.id: q.answers for q in read_questions(path, id="id")}
     assert spans == {"q0": (), "q1": (Span("ship", 4),), "q2": ()}
-    with pytest.raises(UserError, match="no column 'text' for text; it has"):
+    with pytest.raises(
+        UserError, match="no column 'text' for text; it has the columns"
+    ):
         read_records(path, {"text": "text"})
     with pytest.raises(
         UserError, match=r"^tfds:nothing_of_that_name is not in .*\(TFDS"

@@ -1,0 +1,176 @@
+"""What tasks make of the examples of a file, and what they say of broken ones."""
+
+import json
+import zipfile
+
+import pytest
+
+from encoderjax.errors import UserError
+from encoderjax.tasks import TASKS
+from encoderjax.tasks.answer import Answer
+from encoderjax.tasks.classify import Classify
+from encoderjax.tasks.data import TRAIN, VALIDATION, TaskData
+from encoderjax.tasks.questions import Question, Span
+from encoderjax.tasks.records import read_records
+from encoderjax.tasks.tag import Tag
+
+
+@pytest.fixture
+def write(tmp_path):
+    def written(name, content):
+        (tmp_path / name).write_text(content)
+        return str(tmp_path / name)
+
+    return written
+
+
+def lines(*rows):
+    return "".join(f"{json.dumps(row)}\n" for row in rows)
+
+
+def test_a_label_that_is_held_out_alone_is_known(write):
+    """Each text has a label of its own, so every held-out one is the only of its."""
+    path = write("a.csv", "text,label\n" + "".join(f"t,c{i}\n" for i in range(40)))
+    task, splits = TaskData(train=path).read(Classify())
+    assert len(task.labels or ()) == 40
+    assert {name: len(found) for name, found in splits.items()} == {
+        TRAIN: 33,
+        VALIDATION: 7,
+    }
+
+
+def test_a_limit_is_drawn_from_the_whole_file(write):
+    """One label after the other, as in a folder a class."""
+    rows = "".join(f"t,{label}\n" for label in "ab" for _ in range(200))
+    data = TaskData(train=write("a.csv", f"text,label\n{rows}"), limit=50)
+    _, splits = data.read(Classify())
+    labels = [example.labels for example in splits[TRAIN]]
+    assert len(labels) == 50
+    assert 15 < labels.count(("a",)) < 35
+    places = [int(x.where.rpartition(":")[2]) for x in splits[TRAIN]]
+    assert places == sorted(places)
+    assert splits[TRAIN] == data.read(Classify())[1][TRAIN]
+
+
+def test_labels_without_the_space_around_them(write):
+    path = write("a.csv", "text,label\na,pos \nb, pos\nc,neg\n")
+    read = Classify().read(path, {})
+    assert [x.labels for x in read] == [("pos",), ("pos",), ("neg",)]
+
+
+def test_tags_of_tables_have_names(write):
+    row = {"words": ["a", "b"], "tags": ["O", "B-X"], "tokens": ["c", "d"]}
+    path = write("a.jsonl", lines(row))
+    assert Tag().read(path, {})[0].words == ("a", "b")
+    assert Tag().read(path, {"words": "tokens"})[0].words == ("c", "d")
+    assert Tag().read(write("a.txt", "a O\n"), {})[0].tags == ("O",)
+
+
+TAGGED = "The O\nship B-X\n\n"
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "content", "message"),
+    [
+        ({}, "a.csv", "text,label\na,\n", "a.csv:2: the label is empty"),
+        ({}, "a.jsonl", '{"text": "a", "label": NaN}\n', r"'label' \(label\) is null"),
+        (
+            {"problem_type": "multi"},
+            "a.jsonl",
+            lines({"text": "a", "label": ["x", None]}),
+            r"a.jsonl:1: label=\['x', None\] must be a list of labels",
+        ),
+        ({"problem_type": "multi"}, "a.csv", "text,label\na,\n", "no .* has a label"),
+        ({"labels": "a,b"}, "a.csv", "text,label\nx,a\n", "names one label; name all"),
+        (
+            {"head": {"layer": "last"}},
+            "a.csv",
+            "",
+            "task.head.layer is not a field of TaskHead; did you mean 'layers'",
+        ),
+        (
+            {"kind": "tag"},
+            "a.jsonl",
+            lines({"words": ["a"], "tags": []}),
+            "1 words and 0 tags",
+        ),
+        (
+            {"kind": "tag"},
+            "a.jsonl",
+            lines({"words": ["a", None], "tags": ["O", "O"]}),
+            r"words=\['a', None\] must be a list of texts",
+        ),
+        ({"kind": "tag"}, "a.conll", "a\tO\nb\t\n", "a.conll:1: 'b' has no tag"),
+        ({"kind": "tag"}, "a.conll", "a O\n", "one tag, 'O': there is nothing to"),
+        ({"kind": "tag"}, "a.conll", f"{TAGGED}x b-X\n", "4: tag 'b-X' marks no ent"),
+        (
+            {"kind": "tag", "source_scheme": "IOB2"},
+            "a.conll",
+            f"{TAGGED}x E-X\n",
+            "a.conll:4: tag 'E-X' marks no entity of IOB2",
+        ),
+        (
+            {"kind": "choose"},
+            "a.jsonl",
+            lines({"text": "a", "choices": ["x", "y"], "label": "C"}),
+            "label 'C' is neither a choice, nor .* 0 to 1, nor a letter from A to B",
+        ),
+        (
+            {"kind": "embed", "loss": "softmax"},
+            "a.csv",
+            "text,pair,label\na,b,x\n",
+            "the training examples have one label, 'x'",
+        ),
+    ],
+)
+def test_what_is_broken_is_named(write, task, name, content, message):
+    path, fields = write(name, content), {"kind": "classify", **task}
+    with pytest.raises(UserError, match=message):
+        TaskData(train=path).read(TASKS[fields.pop("kind")].from_fields(fields))
+
+
+def test_fields_of_a_head_and_labels_are_typed():
+    task = Classify.from_fields({"labels": [0, 1], "head": {"dropout_rate": 0}})
+    assert task.labels == ("0", "1")
+    assert task.head == {"dropout_rate": 0.0}
+
+
+def test_choices_by_letter(write):
+    row = {"text": "a", "choices": ["x", "y"]}
+    path = write("a.jsonl", lines({**row, "label": "B"}, {**row, "label": "x"}))
+    assert [x.label for x in TASKS["choose"]().read(path, {})] == [1, 0]
+
+
+def test_questions_with_one_id_are_measured_each():
+    examples = [
+        Question("", "q", "?", "a ship", (Span("ship", 2),)),
+        Question("", "q", "?", "a whale", (Span("whale", 2),)),
+    ]
+    found = [{"id": "q", "answer": "ship"}, {"id": "q", "answer": "tide"}]
+    metrics = Answer(no_answer=False).metrics(examples, found)
+    assert metrics == {"f1": 50.0, "exact_match": 50.0}
+
+
+def test_words_of_conll_may_have_other_spaces(write):
+    """Lines of spaces and tabs end a sentence, and say nothing of what cuts columns."""
+    path = write("a.conll", "10\u00a0000 O\n \t\nb O\n")
+    found = read_records(path, {"words": "0"})
+    assert [record["words"] for record in found] == [["10\u00a0000"], ["b"]]
+
+
+def test_archives_that_cannot_be_read(tmp_path):
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("pos/a.txt", "good")
+        archive.writestr("neg/b.txt", "bad")
+        archive.writestr(".git/c.txt", "neither")
+    assert {r["label"] for r in read_records(str(path), {"label": "label"})} == {
+        "pos",
+        "neg",
+    }
+    content = bytearray(path.read_bytes())
+    content[content.find(b"PK\x01\x02") + 8] |= 1  # says that the first is encrypted
+    content[6] |= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"encrypted.*unpack it, and give the folder"):
+        read_records(str(path), {"text": "text", "label": "label"})
