@@ -8,11 +8,15 @@ accuracy 0.668 (the more frequent label: 0.513).
 
 import ml_collections
 
-VARIANTS = ("full", "tiny")
+from encoderjax.recipes import NOTES, as_noted
+
+VARIANTS = ("full", "tiny", *NOTES)
 
 
 def get_config(variant: str = "full") -> ml_collections.ConfigDict:
     """Returns the recipe, or the same shrunk to a minute."""
+    if variant in NOTES:
+        return as_noted(__file__, "bert_base", get_config(NOTES[variant]))
     c = ml_collections.ConfigDict()
     c.seed, c.steps, c.precision, c.log_every = 0, 1_500, "auto", 10
     # Published miniatures draw weights at 0.02 for any width; at a width of 128 that

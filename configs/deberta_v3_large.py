@@ -21,6 +21,6 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
         c.objectives.rtd.generator.num_layers = 12
         c.optimizer.learning_rate = 3e-4
         # Fits v5e:16x16, 14.5 GiB a chip.
-        c.optimizer.microbatches = 4
+        c.compute.remat, c.optimizer.microbatches = "blocks", 4
         c.optimizer.groups = {"^generator/": dict(learning_rate=3e-4)}
     return c.lock()

@@ -30,7 +30,7 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
     low = dict(learning_rate=5e-5, warmup_steps=0, weight_decay=1e-6)
     in_two = low | dict(microbatches=2)
     # Fits v5e:8x8, 10.6 GiB a chip.
-    c.optimizer.microbatches = 7
+    c.compute.remat, c.optimizer.microbatches = "blocks", 7
     longer = dict(length=8_192, batch_size=77)  # 77 x 8,192 = 630,784 tokens a step
     c.phases = growing | dict(
         stable=dict(after=3_960),

@@ -9,13 +9,15 @@ Published: as RoBERTa-base with a learning rate of 4e-4 after 30,000 steps of wa
 
 import ml_collections
 
-from encoderjax.recipes import sibling
+from encoderjax.recipes import NOTES, as_noted, sibling
 
-VARIANTS = ("full", "tiny")
+VARIANTS = ("full", "tiny", *NOTES)
 
 
 def get_config(variant: str = "full") -> ml_collections.ConfigDict:
     """Returns the recipe as published, or the same shrunk to a minute."""
+    if variant in NOTES:
+        return as_noted(__file__, "roberta_base", get_config(NOTES[variant]))
     c = sibling(__file__, "roberta_base", variant)
     c.model.size = "large"
     if variant == "full":

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from encoderjax.command import Parser, did_you_mean
 from encoderjax.data.corpora import spelled
+from encoderjax.data.forms import FORMS
 from encoderjax.data.pipeline import DataConfig
 from encoderjax.errors import UserError
 from encoderjax.fields import Override, as_typed, build, converted, is_required
@@ -26,6 +27,8 @@ from encoderjax.recipes import load_recipe
 from encoderjax.training.checkpoint import CheckpointConfig
 from encoderjax.training.mesh import MeshConfig
 from encoderjax.training.optimizer import OptimizerConfig
+
+_ABSOLUTE = ("learned", "rope")  # positions that a batch may give
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -186,6 +189,18 @@ class RunConfig:
                 f"model.max_length={encoder.max_length}; shorten the rows or enlarge "
                 "the table"
             )
+        if FORMS[self.data.form].parallel and encoder.positions not in _ABSOLUTE:
+            raise UserError(
+                f"data.form={self.data.form!r} begins positions anew in the second "
+                f"text, which model.positions={encoder.positions!r} does not read; set "
+                f"it to {' or '.join(_ABSOLUTE)}"
+            )
+        unable = {"rtd", "distillation"} & {o.name for o in self.objectives}
+        if encoder.languages and unable:
+            raise UserError(
+                f"model.languages does not go with objectives.{min(unable)}: its other "
+                "network is not told languages; leave one out"
+            )
         for objective in self.objectives:
             objective.resolved(self.data, encoder)
         self.compute.check(encoder)
@@ -200,7 +215,7 @@ class RunConfig:
             "model": _model(group_of(values, "model")),
             "objectives": _objectives(group_of(values, "objectives")),
             "optimizer": optimizer_of(group_of(values, "optimizer")),
-            "phases": _typed(group_of(values, "phases")),
+            "phases": typed(group_of(values, "phases")),
         }
         return build(cls, {**values, **parts}, "")
 
@@ -238,10 +253,10 @@ def group_of(values: Mapping[str, Any], name: str) -> dict[str, Any]:
     return dict(group)
 
 
-def _typed(values: Any) -> Any:
+def typed(values: Any) -> Any:
     """Returns nested values with those of the command line as what they stand for."""
     if isinstance(values, Mapping):
-        return {name: _typed(value) for name, value in values.items()}
+        return {name: typed(value) for name, value in values.items()}
     return as_typed(values) if isinstance(values, Override) else values
 
 
@@ -314,7 +329,7 @@ def add_config_flag(parser: Parser) -> None:
         "--config",
         required=True,
         metavar="FILE[:VARIANT]",
-        help="a recipe; FILE:tiny is the same recipe shrunk to a laptop minute",
+        help="a recipe; :tiny is the same in a minute, :notes the notes' reading of it",
     )
     parser.epilog = (
         f"{parser.epilog}\n\nany field of the recipe can be overridden: "

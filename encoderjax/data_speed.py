@@ -216,10 +216,12 @@ def corrupting(source: BatchSource, objectives: Iterable[Objective]) -> Figures:
 
 
 def selecting(source: BatchSource, experiment: Experiment) -> Figures:
-    """Masks the same rows with every selector."""
+    """Masks the same rows with every selector; phrases only where the run has some."""
     batch, draws = _plain_batch(source)
     work: dict[str, Work] = {}
     for select, selector in SELECTORS.items():
+        if select == "phrases" and not len(source.lexicon.phrases):
+            continue
         counts = get_args(Count) if "count" in selector.options else ("",)
         for count in counts:
             fields = {"count": count} if count else {}

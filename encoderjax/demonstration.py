@@ -90,7 +90,8 @@ def demonstration(workdir: Path, experiment: Experiment) -> str:
     if any(_has_held_out(member.corpus) for member in experiment.corpus.members):
         entropy = unigram_entropy(experiment.corpus)
         lines.append(f"(token frequencies alone reach an mlm loss of {entropy:.3f})")
-    examples = masked_texts(experiment)
+    # A model that is told languages would be asked without one.
+    examples = [] if experiment.encoder.languages else masked_texts(experiment)
     if not examples:  # no sentence is short and plain enough to show
         return "\n".join(lines)
     model, tokenizer = load_model(workdir), experiment.corpus.tokenizer

@@ -56,6 +56,21 @@ def run(
     """
     loaded = load_model(model)
     config = _config_for(loaded, corpus, length)
+    return judged(loaded, config, batch_size=batch_size, rows=rows, report=report)
+
+
+def judged(
+    loaded: LoadedModel,
+    config: RunConfig,
+    *,
+    batch_size: int = 64,
+    rows: int = 0,
+    report: Callable[[str], None] = print,
+) -> dict[str, float]:
+    """Returns the held-out metrics of a model with the rows and losses of a run.
+
+    The run need not be the one that the model comes from, but has that model.
+    """
     mesh = make_mesh(MeshConfig())
     batch_size = -(-batch_size // batch_shards(mesh)) * batch_shards(mesh)
     data = dataclasses.replace(config.data, batch_size=batch_size, batch_tokens=None)
@@ -66,6 +81,12 @@ def run(
         where=f"corpus {experiment.corpus.name}",
         remedy=f"prepare it with --tokenizer={loaded.source}",
     )
+    missing = set(experiment.head_names) - set(loaded.head_names)
+    if missing:
+        raise UserError(
+            f"{loaded.source} has no head {min(missing)!r} to be measured with (it "
+            f"has: {', '.join(loaded.head_names) or 'none'})"
+        )
     parts = experiment.validation_sources()
     if not parts:
         raise UserError(

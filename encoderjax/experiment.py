@@ -14,8 +14,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from encoderjax.config import ModelConfig, RunConfig
+from encoderjax.data import storage
 from encoderjax.data.buckets import BucketedSource
 from encoderjax.data.corpora import (
     Corpora,
@@ -25,6 +27,7 @@ from encoderjax.data.corpora import (
     open_corpora,
 )
 from encoderjax.data.corpus import Corpus
+from encoderjax.data.forms import FORMS
 from encoderjax.data.mixture import Pattern, mixed_index
 from encoderjax.data.pipeline import (
     BatchSource,
@@ -39,6 +42,7 @@ from encoderjax.fitting import fitted_encoder
 from encoderjax.interop.loading import load_model
 from encoderjax.interop.start import Start
 from encoderjax.interop.vocabulary import check_readable
+from encoderjax.languages import check_translations, numbered_languages
 from encoderjax.models.compute import PLAIN
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.heads import EncoderModel, Generator
@@ -46,6 +50,7 @@ from encoderjax.objectives import Objective, generator_of, head_names
 from encoderjax.objectives.distillation import Distillation
 from encoderjax.objectives.objective import resolved_for
 from encoderjax.objectives.pretrainer import Pretrainer
+from encoderjax.opened_lists import OpenedLists
 
 PyTree = Any
 
@@ -72,6 +77,10 @@ CHANGEABLE = (
     "eval",
     "optimizer.microbatches",
     "objectives.distillation.teacher",
+    "objectives.mlm.phrases",  # compared as what they hold: OpenedLists.identity
+    "objectives.mlm.replace.similar_words",
+    "phases.*.objectives.mlm.phrases",
+    "phases.*.objectives.mlm.replace.similar_words",
     "data.corpus",  # compared as what it holds: Corpora.identity
     "phases.*.data.corpus",
     "data.source",
@@ -152,6 +161,7 @@ class Experiment:
                 f"{data.form!r}: each place of a batch reads on in one text, and would "
                 "remember another language; train on one corpus, or choose another form"
             )
+        check_translations([member.corpus for member in members], data)
         indexes = [
             open_row_index(
                 member.corpus,
@@ -165,10 +175,15 @@ class Experiment:
         ]
         return mixed_index(indexes, [member.share for member in members])
 
+    @functools.cached_property
+    def word_lists(self) -> OpenedLists:
+        """The lists of words that the objectives read."""
+        return OpenedLists.of(self.objectives, self.report)
+
     @property
     def lexicon(self) -> Lexicon:
         """What corruption needs to know of the tokens that are trained on."""
-        return Lexicon(self.corpus.tokenizer.vocabulary, self.corpus.unigrams_V)
+        return self.word_lists.lexicon(self.corpus.tokenizer, self.corpus.unigrams_V)
 
     @functools.cached_property
     def buckets(self) -> tuple[Bucket, ...]:
@@ -195,7 +210,8 @@ class Experiment:
         if data.batch_size is not None:
             return data.batch_size
         assert data.batch_tokens is not None
-        batch_size = rows_for_tokens(data.batch_tokens, self.train_index)
+        multiple = {"multiple": 1} if data.fill_batch else {}
+        batch_size = rows_for_tokens(data.batch_tokens, self.train_index, **multiple)
         self.report(
             f"data.batch_tokens={data.batch_tokens:,} is {batch_size:,} rows of "
             f"{self.train_index.mean_tokens:.1f} real tokens on average"
@@ -251,7 +267,9 @@ class Experiment:
         """Returns the training batches as they are without buckets."""
         data, seed, index = self.config.data, self.config.seed, self.train_index
         static = data.dupe_factor if data.masking == "static" else None
-        return self._source(index, index.order(seed), self.lexicon, seed, static)
+        corpora = [member.corpus for member in self.corpus.members]
+        source = self._source(index, index.order(seed), self.lexicon, seed, static)
+        return dataclasses.replace(source, languages_M2=self._languages(corpora))
 
     def train_source(self) -> BatchSource | BucketedSource:
         """Returns the training batches."""
@@ -360,8 +378,13 @@ class Experiment:
             report=self.report,
         )
         order = EpochOrder((len(index.passes[0]),), EVAL_SEED)
-        lexicon = Lexicon(corpus.tokenizer.vocabulary, corpus.unigrams_V)
-        return self._source(index, order, lexicon, EVAL_SEED, None)
+        lexicon = self.word_lists.lexicon(corpus.tokenizer, corpus.unigrams_V)
+        source = self._source(index, order, lexicon, EVAL_SEED, None)
+        return dataclasses.replace(source, languages_M2=self._languages([corpus]))
+
+    def _languages(self, corpora: Sequence[Corpus]) -> np.ndarray | None:
+        """Returns the numbers of the languages of corpora, int32 [M, 2]."""
+        return numbered_languages(corpora, self.encoder.languages, self.config.data)
 
     def _source(
         self,
@@ -404,6 +427,11 @@ class Experiment:
             name: _from_anywhere(changes)
             for name, changes in self.config.phases.items()
         }
+        if masked := described["objectives"].get("mlm"):
+            replace = masked["replace"]
+            for group, name in ((masked, "phrases"), (replace, "similar_words")):
+                if group[name] and not storage.is_remote(group[name]):
+                    group[name] = absolute(group[name])
         if distillation := described["objectives"].get("distillation"):
             distillation["teacher"] = absolute(distillation["teacher"])
         described["eval"]["corpora"] = {
@@ -424,7 +452,15 @@ class Experiment:
             "tokenizer.sha256": self.corpus.tokenizer.sha256,
             "data.rows_per_step": self.batch_size,
         }
-        return identity | self.corpus.identity()
+        return identity | self.content_identity()
+
+    def content_identity(self) -> dict[str, Any]:
+        """Returns what a checkpoint must agree with of the texts and lists it read."""
+        identity = self.corpus.identity() | self.word_lists.identity()
+        if self.encoder.languages:
+            languages = [list(m.corpus.languages) for m in self.corpus.members]
+            identity["corpus.languages"] = languages
+        return identity
 
 
 def split_name(split: str, member: str) -> str:
@@ -441,7 +477,14 @@ def open_corpus(
     data: DataConfig, report: Callable[[str], None], field: str = "data.corpus"
 ) -> Corpora:
     """Opens what `field` names; the demo corpus is prepared on first use."""
-    opening = Opening(field, data.source, data.tokenizer, data.alpha, report)
+    opening = Opening(
+        field,
+        data.source,
+        data.tokenizer,
+        data.alpha,
+        report,
+        translated=FORMS[data.form].parallel,
+    )
     return open_corpora(str(data.corpus), opening)
 
 

@@ -8,7 +8,7 @@ that training gives them.
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from encoderjax.config import ModelConfig, RunConfig
 from encoderjax.data.corpora import Corpora
+from encoderjax.data.corpus import Corpus
 from encoderjax.data.pipeline import DataConfig, Lexicon
 from encoderjax.data.records import ROW, Rows
 from encoderjax.data.rows import RowIndex
@@ -132,6 +133,10 @@ class Outline(Experiment):
             continues_word_V=none_V,
         )
         return Lexicon(vocabulary, np.ones(size, np.int64))
+
+    def _languages(self, corpora: Sequence[Corpus]) -> np.ndarray | None:
+        """The first language, where any is told."""
+        return np.zeros((1, 2), np.int32) if self.encoder.languages else None
 
     @functools.cached_property
     def teacher(self) -> tuple[EncoderModel, PyTree] | None:

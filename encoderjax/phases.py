@@ -124,7 +124,7 @@ def _phase(
             "would have no parameters before this phase"
         )
     groups = {key: value for key, value in changes.items() if key != "after"}
-    values = _merged(whole, groups)
+    values = merged(whole, groups)
     own_schedule = not _OF_THE_SCHEDULE.isdisjoint(optimizer)
     if own_schedule:
         values["steps"] = last - first
@@ -137,13 +137,14 @@ def _phase(
     )
 
 
-def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(values)
+def merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns nested values with some of them changed."""
+    whole = dict(values)
     for name, change in changes.items():
-        old: Any = merged.get(name)
+        old: Any = whole.get(name)
         both = isinstance(old, Mapping) and isinstance(change, Mapping)
-        merged[name] = _merged(old, change) if both else change
-    return merged
+        whole[name] = merged(old, change) if both else change
+    return whole
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -173,18 +174,20 @@ class Stage:
             bucket.length,
             bucket.objectives,
         )
-        slots = (getattr(o, "max_predictions", None) for o in objectives)
-        most = max(count or 0 for count in slots)
+        slots = {o.name: getattr(o, "max_predictions", None) for o in objectives}
+        # What has none of its own reads those of the text's selection.
+        selected = slots.get("mlm") or slots.get("plm") or 0
+        places = lambda objective: slots[objective.name] or selected
         taken_over = {name for o in objectives for name in o.takes_over}
         own = [o for o in objectives if o.name not in taken_over]
         flops = encoder_flops(experiment.encoder, length)
-        flops += sum(o.flops(experiment.encoder, length, most) for o in own)
+        flops += sum(o.flops(experiment.encoder, length, places(o)) for o in own)
         flops *= TRAINING
         if experiment.teacher is not None:  # runs forward only
             teacher = experiment.teacher[0].config
             flops += encoder_flops(teacher, length)
             compared = (o for o in own if isinstance(o, Distillation))
-            flops += sum(o.flops(teacher, length, most) for o in compared)
+            flops += sum(o.flops(teacher, length, places(o)) for o in compared)
         return flops
 
 
@@ -229,7 +232,7 @@ def identity_at(step: int, run: Experiment, stages: Sequence[Stage]) -> dict[str
     identity = run.identity()
     for stage in stages[1:]:
         if stage.phase.first < step:
-            identity |= _of_phase(stage, stage.experiment.corpus.identity())
+            identity |= _of_phase(stage, stage.experiment.content_identity())
     return identity
 
 

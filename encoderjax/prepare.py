@@ -30,6 +30,8 @@ _EXAMPLES = (
     "python -m encoderjax.prepare --source=tfds:lm1b@train --out=corpora/lm1b",
     "python -m encoderjax.prepare --source='cc100/*.jsonl.gz' --language_key=file "
     "--out=corpora/cc100 --tokenizer=unigram/xlm_roberta:250002",
+    "python -m encoderjax.prepare --source='pairs/*.jsonl' --text_key=en,fr "
+    "--sentences=fields --out=corpora/en_fr --tokenizer=unigram/xlm_roberta:8000",
     "python -m encoderjax.prepare --source='notes/*.txt' --out=corpora/notes "
     "--tokenizer=exported/bert --extend_vocabulary=1000",
     "python -m encoderjax.prepare --out=corpora/wiki --rows_for=configs/bert_base.py",
@@ -58,7 +60,9 @@ _OPTIONS = {
     ),
     "sentences": (
         "auto",
-        "lines: one a line; split: prose, to be split; auto: by each file's head",
+        "lines: one a line; split: prose, to be split; auto: by each file's head; "
+        "fields: a line and its translation, the two fields of --text_key, which are "
+        "called by their languages",
     ),
     "documents": (
         "auto",
@@ -124,6 +128,9 @@ def run(
     recipe = "bert_tiny.py"
     if options.get("language_key"):
         recipe = "xlm_roberta_base.py:tiny"
+    if options.get("sentences") == "fields":
+        languages = tuple(options["text_key"].split(","))
+        recipe = f'xlm_tlm_base.py:tiny --config.model.languages="{languages}"'
     if options.get("extend_vocabulary"):
         recipe = "continue_pretraining.py --config.init_vocabulary=extend "
         recipe += "--config.init_from=MODEL"

@@ -5,6 +5,7 @@ python -m encoderjax.preview --config=configs/bert_tiny.py
 
 import collections
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -17,8 +18,10 @@ from encoderjax.data.forms import FORMS
 from encoderjax.data.pipeline import Batch, DataConfig
 from encoderjax.data.records import LABEL_NAMES
 from encoderjax.data.tokenizers import Tokenizer, Vocabulary
-from encoderjax.objectives.masking import KEPT, MASKED, REPLACED
-from encoderjax.objectives.mlm import KINDS
+from encoderjax.noise import noise_counts, noise_marks, noise_of, noise_shares
+from encoderjax.objectives.mlm import ALL_KINDS
+from encoderjax.objectives.replacement import KEPT, MASKED, REPLACED, SIMILAR
+from encoderjax.objectives.single_masks import restored
 from encoderjax.phases import Stage, open_stages, phases_of, stage_at
 
 
@@ -70,9 +73,13 @@ def _label_names(data: DataConfig) -> tuple[str, ...]:
 
 
 class _Predictions(NamedTuple):
-    """The slots of a batch, all [B, P]: where, what, whether used, what was done."""
+    """The slots of a batch, all [B, P]: where, what, whether used, what was done.
+
+    `offsets` are the tokens' numbers where one place stands for several.
+    """
 
     positions: np.ndarray
+    offsets: np.ndarray
     labels: np.ndarray
     used: np.ndarray
     kinds: np.ndarray
@@ -83,10 +90,11 @@ class _Predictions(NamedTuple):
         name = next((n for n in ("mlm", "plm") if f"{n}/weights" in batch), None)
         if name is None:
             none = np.zeros((len(batch["ids"]), 0), np.int32)
-            return cls(none, none, none > 0, none)
+            return cls(none, none, none, none > 0, none)
         positions = batch[f"{name}/positions"]
         return cls(
             positions,
+            batch.get(f"{name}/offsets", np.zeros_like(positions)),
             batch[f"{name}/labels"],
             batch[f"{name}/weights"] > 0,
             batch.get(f"{name}/kinds", np.full_like(positions, KEPT)),
@@ -104,6 +112,7 @@ class _Statistics:
         self.lengths: collections.Counter[int] = collections.Counter()
         self.spans: collections.Counter[int] = collections.Counter()
         self.drawn: collections.Counter[int] = collections.Counter()
+        self.noise: collections.Counter[str] = collections.Counter()
         self.per_row: list[int] = []
 
     def add(self, batch: Batch, labels: tuple[str, ...], members: list[str]) -> None:
@@ -120,23 +129,29 @@ class _Statistics:
     def _add_predictions(self, batch: Batch) -> None:
         predictions = _Predictions.of(batch)
         used_BP = predictions.used
-        for name, kind in KINDS.items():
+        for name, kind in ALL_KINDS.items():
             self.totals[name] += int((used_BP & (predictions.kinds == kind)).sum())
         self.per_row.extend(used_BP.sum(axis=1).tolist())
         if "mlm/dropped" in batch:
             self.totals["dropped"] += int(batch["mlm/dropped"].sum())
+        if "mlm/phrases" in batch:
+            self.totals["phrases"] += int(batch["mlm/phrases"].sum())
         for name in {"mlm/drawn", "plm/drawn"} & batch.keys():
             drawn = batch[name].sum(axis=0).tolist()
             self.drawn.update(dict(enumerate(drawn, start=1)))
-        selected_BL = np.zeros(batch["ids"].shape, bool)
-        row, slot = np.nonzero(used_BP)
-        selected_BL[row, predictions.positions[row, slot]] = True
-        original_BL = _original_ids(batch, predictions)
+        original_BL, mask_BL, selected_BL = restored(
+            batch,
+            (predictions.positions, predictions.offsets),
+            predictions.labels,
+            used_BP,
+        )
+        self.totals["text"] += int(mask_BL.sum())
         vocabulary = self.vocabulary
+        self.noise.update(noise_counts(batch, original_BL, vocabulary))
         special_BL = np.isin(original_BL, [vocabulary.cls_id, vocabulary.sep_id])
         self.totals["places_selected"] += int(selected_BL.sum())
         self.totals["special"] += int((selected_BL & special_BL).sum())
-        text_BL = batch["mask"] & ~vocabulary.special_V[original_BL]
+        text_BL = mask_BL & ~vocabulary.special_V[original_BL]
         self.totals["split_words"] += _split_words(
             _as_written(batch, selected_BL),
             _as_written(batch, original_BL),
@@ -147,18 +162,21 @@ class _Statistics:
 
     def result(self) -> dict[str, Any]:
         tokens, pairs = self.totals["tokens"], sum(self.labels.values())
-        selected = sum(self.per_row)
+        text, selected = self.totals["text"], sum(self.per_row)
         share = lambda name: self.totals[name] / max(1, selected)
         return {
             "tokens": tokens,
             "padding_share": 1.0 - tokens / self.totals["places"],
-            "selected_share": selected / tokens,
-            "unique_share": self.totals["places_selected"] / tokens,
+            "collapsed_share": 1.0 - tokens / text,
+            "selected_share": selected / text,
+            "unique_share": self.totals["places_selected"] / text,
             "dropped_share": self.totals["dropped"]
             / max(1, selected + self.totals["dropped"]),
             "masked_share": share("masked"),
+            "similar_share": share("similar"),
             "random_share": share("replaced"),
             "kept_share": share("kept"),
+            "phrase_share": share("phrases"),
             "special_selected": self.totals["special"],
             "split_words": self.totals["split_words"],
             "span_lengths": {str(n): self.spans[n] for n in sorted(self.spans)},
@@ -168,6 +186,7 @@ class _Statistics:
                 "mean": selected / self.totals["rows"],
                 "max": max(self.per_row, default=0),
             },
+            "noise": noise_shares(self.noise, tokens),
             "labels": {n: number / max(1, pairs) for n, number in self.labels.items()},
             "languages": _shares(self.members),
             "lengths": {str(n): share for n, share in _shares(self.lengths).items()},
@@ -179,14 +198,6 @@ def _shares(counts: collections.Counter) -> dict[Any, float]:
     """Returns the share of each in all, by name."""
     total = max(1, counts.total())
     return {name: counts[name] / total for name in sorted(counts)}
-
-
-def _original_ids(batch: Batch, predictions: _Predictions) -> np.ndarray:
-    """Returns the ids [B, L] as they were before anything was replaced."""
-    ids_BL = batch["ids"].copy()
-    row, slot = np.nonzero(predictions.used)
-    ids_BL[row, predictions.positions[row, slot]] = predictions.labels[row, slot]
-    return ids_BL
 
 
 def _as_written(batch: Batch, values_BL: np.ndarray) -> np.ndarray:
@@ -224,18 +235,26 @@ def _row(batch: Batch, row: int, tokenizer: Tokenizer, labels) -> dict[str, Any]
     first, ids = int(real_L.argmax()), batch["ids"][row, real_L]
     tokens = tokenizer.tokens(ids)
     slots, predictions, marks = _Predictions.of(batch), [], {}
+    labels_at = collections.defaultdict(dict)  # position -> the tokens of that place
     for slot in np.flatnonzero(slots.used[row]):
         position = int(slots.positions[row, slot]) - first
+        offset, kind = int(slots.offsets[row, slot]), int(slots.kinds[row, slot])
         (label,) = tokenizer.tokens([int(slots.labels[row, slot])])
-        kind = int(slots.kinds[row, slot])
+        labels_at[position][offset] = label
+        stood = " ".join(labels_at[position].values())
         marks[position] = {
-            MASKED: f"{tokenizer.mask_token}({label})",
-            REPLACED: f"{tokens[position]}(was {label})",
-            KEPT: f"{label}(kept)",
+            MASKED: f"{tokenizer.mask_token}({stood})",
+            REPLACED: f"{tokens[position]}(was {stood})",
+            SIMILAR: f"{tokens[position]}(like {stood})",
+            KEPT: f"{stood}(kept)",
         }[kind]
-        name = next(name for name, number in KINDS.items() if number == kind)
-        predictions.append({"position": position, "label": label, "kind": name})
-    label = labels[int(batch["second"][row])] if batch["paired"][row] else None
+        name = next(name for name, number in ALL_KINDS.items() if number == kind)
+        prediction = {"position": position, "label": label, "kind": name}
+        predictions.append(prediction | ({"offset": offset} if offset else {}))
+    noise = noise_of(batch, row, tokenizer)
+    instead, behind = noise_marks(noise, tokens)
+    paired = bool(labels) and batch["paired"][row] > 0
+    label = labels[int(batch["second"][row])] if paired else None
     shown = {"row": int(batch["row"][row]), "label": label}
     backwards = "reversed" in batch and bool(batch["reversed"][row])
     if "reversed" in batch:
@@ -243,13 +262,18 @@ def _row(batch: Batch, row: int, tokenizer: Tokenizer, labels) -> dict[str, Any]
     begins = set()
     if "positions" in batch:
         begins = set(np.flatnonzero(batch["positions"][row, real_L] == 0).tolist())
+    spelled = functools.partial(
+        _text, tokenizer, ids, begins=begins - {0}, backwards=backwards
+    )
     return {
         **shown,
-        "text": _text(tokenizer, ids, marks, begins - {0}, backwards),
+        "text": spelled(marks=instead | marks, behind=behind),
+        "input": spelled(marks={}, behind={}),
         "tokens": tokens,
         "ids": ids.tolist(),
         "segments": batch["segments"][row, real_L].tolist(),
         "predictions": predictions,
+        **noise,
     }
 
 
@@ -269,12 +293,17 @@ def _text(
     tokenizer: Tokenizer,
     ids: np.ndarray,
     marks: dict[int, str],
+    behind: dict[int, str],
     begins: set[int],
     backwards: bool,
 ) -> str:
     """Joins pieces to words; special and marked tokens stand apart.
 
     Args:
+      tokenizer: of the ids.
+      ids: of the row.
+      marks: what is written in place of tokens.
+      behind: what is written behind tokens.
       begins: where another document of the row begins, to be set off by a bar.
       backwards: whether the last piece of a word comes first.
     """
@@ -295,6 +324,8 @@ def _text(
             before.append(i)
         else:
             words.append([i])
+        if position in behind:
+            words.append(behind[position])
     spelled = (w if isinstance(w, str) else tokenizer.decode(w).strip() for w in words)
     return " ".join(list(spelled)[::step])
 
@@ -327,7 +358,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(json.dumps(result))
         return
     for row in result["rows"]:
-        print(f"{_heading(row)}\n  {row['text']}\n")
+        print(f"{_heading(row)}\n  {row['text']}")
+        if any("offset" in prediction for prediction in row["predictions"]):
+            print(f"  is read as: {row['input']}")  # shorter than its text
+        print()
     for name, value in result["stats"].items():
         print(f"{name:20} {_shown(value)}")
 

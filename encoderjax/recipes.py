@@ -1,7 +1,10 @@
 """What the recipes in `configs/` share: siblings, and how to shrink to a minute.
 
 A recipe is a Python file with `get_config(variant)`, which returns a ConfigDict, and
-VARIANTS, of which the first is the recipe as published.
+VARIANTS, of which the first is the recipe as published. Where the notes that this
+project began with read a paper differently, `notes(config)` sets what they say, and
+NOTES are variants, too: of the recipe as published, and shrunk
+(docs/notes_and_papers.md).
 """
 
 import importlib.util
@@ -10,6 +13,8 @@ from types import ModuleType
 from typing import Any
 
 import ml_collections
+
+NOTES = {"notes": "full", "notes_tiny": "tiny"}  # to the variant that they change
 
 
 def load_recipe(file: str | Path) -> ModuleType:
@@ -29,6 +34,14 @@ def sibling(file: str, name: str, variant: str) -> ml_collections.ConfigDict:
     """
     config = load_recipe(Path(file).with_name(f"{name}.py")).get_config(variant)
     return config.unlock()
+
+
+def as_noted(
+    file: str, name: str, config: ml_collections.ConfigDict
+) -> ml_collections.ConfigDict:
+    """Returns a recipe with the notes' reading, which `name` beside `file` has."""
+    noted = load_recipe(Path(file).with_name(f"{name}.py")).notes(config.unlock())
+    return noted.lock()
 
 
 def shrink(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from encoderjax.config import load_config
+from encoderjax.data.preparation import prepare_corpus
 from encoderjax.preview import main, run
 from tests.small_corpus import prepare_small_corpus
 from tests.small_runs import overrides, small_config
@@ -138,3 +139,81 @@ def test_words_of_rows_that_are_read_backwards_are_spelled_forwards(tmp_path):
                 assert "".join(tokens)[1:] in shown
                 checked[row["reversed"]] += 1
     assert min(checked[True], checked[False]) > 20
+
+
+def test_a_span_under_one_mask_is_shown_with_its_text(tmp_path, capsys):
+    """我 在 北 京 大 学 读 书, as the notes on SpanBERT mask it."""
+    (tmp_path / "text.txt").write_text("我在北京大学读书\n")
+    prepare_corpus(
+        source=str(tmp_path / "text.txt"),
+        out=tmp_path / "corpus",
+        tokenizer="wordpiece_cased:13",
+        validation=0.0,
+        report=lambda text: None,
+    )
+    flags = [
+        "--config=configs/spanbert_base.py:notes",
+        f"--config.data.corpus={tmp_path / 'corpus'}",
+        "--config.data.batch_tokens=1_000",
+        "--rows=40",
+        "--batches=1",
+    ]
+    main(flags)
+    shown = capsys.readouterr().out
+    assert "  [CLS] 我 在 [MASK](北 京) 大 学 读 书 [SEP]\n" in shown
+    assert "  is read as: [CLS] 我 在 [MASK] 大 学 读 书 [SEP]\n" in shown
+    main([*flags, "--json"])
+    found = json.loads(capsys.readouterr().out)
+    rows = [row for row in found["rows"] if "[MASK](北 京)" in row["text"]]
+    assert rows
+    for row in rows:
+        assert row["tokens"] == ["[CLS]", *"我在", "[MASK]", *"大学读书", "[SEP]"]
+        assert row["predictions"] == [
+            {"position": 3, "label": "北", "kind": "masked"},
+            {"position": 3, "label": "京", "kind": "masked", "offset": 1},
+        ]
+    stats = found["stats"]
+    # What is selected is counted in the text, which is longer than the rows.
+    assert stats["selected_share"] == pytest.approx(2 / 10)
+    text = stats["tokens"] / (1 - stats["collapsed_share"])
+    lengths = {int(n): count for n, count in stats["span_lengths"].items()}
+    assert sum(n * count for n, count in lengths.items()) == pytest.approx(text / 5)
+
+
+def test_noise_is_shown_and_counted(corpus):
+    noise = {
+        "objectives__deletion__rate": 0.1,
+        "objectives__insertion__rate": 0.05,
+        "objectives__reordering__rate": 0.2,
+    }
+    assert preview(corpus)["stats"]["noise"] == {}
+    found = preview(corpus, rows=100, **noise)
+    shares = found["stats"]["noise"]
+    # The ends of texts stay, and of texts this short windows take more or less.
+    assert shares["deleted"] == pytest.approx(0.1, abs=0.01)
+    assert shares["inserted"] == pytest.approx(0.05, abs=0.005)
+    assert shares["moved"] == pytest.approx(0.2, abs=0.02)
+    assert shares["cut"] < 0.01
+    assert 0.5 * shares["deleted"] < shares["gaps"] < shares["deleted"]
+    for row in found["rows"]:
+        text, tokens = f" {row['text']} ", row["tokens"]
+        for place in row["inserted"]:
+            assert f" {tokens[place]}(inserted)" in text
+        for moved in row["moved"]:
+            mark = f"{tokens[moved['position']]}(moved, {moved['label']} here)"
+            assert f" {mark} " in text
+        for gap in row["gaps"]:
+            assert f" (missing {gap['label']}) " in text
+        assert text.count("(missing ") == len(row["gaps"])
+        assert text.count("(inserted)") == len(row["inserted"])
+        assert text.count("(moved, ") == len(row["moved"])
+        touched = {*row["inserted"], *(moved["position"] for moved in row["moved"])}
+        assert touched.isdisjoint(p["position"] for p in row["predictions"])
+
+
+def test_substitution_is_shown_as_what_was_replaced(corpus):
+    replace = "objectives__mlm__replace"
+    stats = preview(corpus, **{f"{replace}__mask": 0.0, f"{replace}__random": 1.0})
+    shares = [stats["stats"][f"{kind}_share"] for kind in ("masked", "random", "kept")]
+    assert shares == [0.0, 1.0, 0.0]
+    assert all("(was " in row["text"] for row in stats["rows"])

@@ -1,22 +1,32 @@
 """The recipes: their published numbers, and each way of training for a few steps."""
 
 import dataclasses
+import math
 import shutil
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+import torch
+import transformers
 
 from encoderjax.config import load_config
 from encoderjax.errors import UserError
 from encoderjax.evaluate import run as evaluate
-from encoderjax.experiment import Experiment, open_corpus
+from encoderjax.experiment import Experiment, flat_fields, open_corpus
 from encoderjax.export import run as export
+from encoderjax.fill_mask import fill_masks
+from encoderjax.interop.loading import load, load_model
+from encoderjax.models.dropout import DropoutKey
 from encoderjax.phases import phases_of
 from encoderjax.recipes import load_recipe
 from encoderjax.train import run
 from tests.small_corpus import prepare_small_corpus
 from tests.small_runs import all_lines, metrics
-from tests.torch_losses import held_out_batch, torch_losses
+from tests.small_tasks import finetune_config
+from tests.torch_losses import held_out_batch, torch_detection_loss, torch_losses
 
 SILENT = lambda text: None
 
@@ -51,6 +61,9 @@ PUBLISHED = {
     "distilbert_base": (6_600, 4_096, 512, 5e-4, 330),
     "xlm_roberta_base": (1_500_000, 8_192, 512, 6e-4, 24_000),
     "xlm_roberta_large": (1_500_000, 8_192, 512, 4e-4, 30_000),
+    "macbert_base": (1_000_000, 256, 512, 1e-4, 10_000),
+    "ernie_base": (1_000_000, 128, 512, 1e-4, 5_000),
+    "xlm_tlm_base": (300_000, 2_048, 256, 1e-4, 4_000),
     "modernbert_base": (883_514, 4_608, 1_024, 8e-4, 3_815),
     "modernbert_large": (813_447, 4_928, 1_024, 5e-4, 4_360),
 }
@@ -111,12 +124,27 @@ def test_headers_and_variants(path):
         for phase in phases_of(load_config(f"{path}:{variant}")):
             assert phase.last > phase.first
     full, tiny = load_config(str(path)), load_config(f"{path}:tiny")
-    assert tiny.data.corpus == "demo"
+    translated = full.data.form == "parallel"  # which the demo corpus is not
+    assert tiny.data.corpus == ("corpora/en_fr" if translated else "demo")
     assert tiny.steps < full.steps
     # The same way of training.
     assert tiny.data.form == full.data.form
     assert tiny.optimizer.name == full.optimizer.name
     assert [type(o) for o in tiny.objectives] == [type(o) for o in full.objectives]
+
+
+def test_the_tiny_student_reads_what_its_tiny_teacher_reads():
+    """It begins with the teacher's tables and layer, and is compared state by state."""
+    student, teacher = (
+        load_config(f"configs/{name}.py:tiny")
+        for name in ("distilbert_base", "bert_base")
+    )
+    assert student.data.tokenizer == teacher.data.tokenizer
+    assert student.data.length <= max(
+        phase.config.data.length for phase in phases_of(teacher)
+    )
+    for field in ("width", "num_heads", "mlp_width", "activation"):
+        assert student.model.changes[field] == teacher.model.changes[field]
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -135,14 +163,117 @@ def test_a_missing_corpus_is_named_with_the_command_that_makes_it(path):
     assert ("--language_key=file" in message) == (data.alpha is not None)
 
 
+def test_a_missing_corpus_of_translations_is_named_with_its_fields():
+    data = load_config("configs/xlm_tlm_base.py:tiny").data
+    with pytest.raises(UserError, match="--text_key=en,fr --sentences=fields --token"):
+        open_corpus(data, print)
+
+
+# ---- the notes' reading ----
+
+# recipe -> what differs from the paper's, and how: docs/notes_and_papers.md
+BERT_NOTES = {
+    "model.positions": "relative_key",
+    "model.mlm_head": "bare",
+    "model.pair_head": "raw_cls",
+    "model.pooler": False,
+    "objectives.mlm.replace.distribution": "unigram",
+    "data.dupe_factor": 4,
+}
+ALBERT_NOTES = {
+    "model.sharing": "ffn",
+    "objectives.mlm.select": "tokens",
+}
+SPANBERT_NOTES = {
+    "model.mask_slots": 15,
+    "objectives.mlm.span_masks": "single",
+    "data.masking": "static",
+    "data.dupe_factor": 40,
+}
+DEBERTA_NOTES = {
+    "model.score_combination": "product",
+    "model.mask_decoder_shared": False,
+    "model.max_length": 1_024,
+    "objectives.mlm.rate": "density",
+    "objectives.mlm.max_predictions": None,
+    "data.length": 1_024,
+}
+XLNET_NOTES = {
+    "model.summary": "first",
+    "model.max_length": 1_024,
+    "model.reuse_length": 512,
+    "objectives.plm.predict_share": 1.0,
+    "objectives.plm.permute_within": 512,
+    "data.length": 1_024,
+    "data.reuse_length": 512,
+}
+ROBERTA_NOTES = {"data.batch_size": None, "data.batch_tokens": 32_768}
+NOTED = {
+    "bert_base": BERT_NOTES,
+    "bert_large": BERT_NOTES,
+    "bert_large_lamb": BERT_NOTES,
+    "bert_tiny": BERT_NOTES | {"data.masking": "static"},
+    "roberta_base": ROBERTA_NOTES,
+    "roberta_large": ROBERTA_NOTES,
+    "albert_base": ALBERT_NOTES,
+    "albert_large": ALBERT_NOTES,
+    "albert_xlarge": ALBERT_NOTES,
+    "albert_xxlarge": ALBERT_NOTES,
+    "spanbert_base": SPANBERT_NOTES,
+    "spanbert_large": SPANBERT_NOTES,
+    "deberta_base": DEBERTA_NOTES,
+    "deberta_large": DEBERTA_NOTES,
+    "xlnet_base": XLNET_NOTES,
+    "xlnet_large": XLNET_NOTES,
+}
+
+
+def test_recipes_that_the_notes_concern_have_their_reading():
+    noted = {path.stem for path in RECIPES if "notes" in load_recipe(path).VARIANTS}
+    assert noted == set(NOTED)
+    for name in noted:
+        assert "notes_tiny" in load_recipe(f"configs/{name}.py").VARIANTS
+
+
+@pytest.mark.parametrize("name", NOTED)
+def test_the_notes_change_what_they_say_and_nothing_else(name):
+    paper, notes = (
+        load_config(f"configs/{name}.py:{variant}") for variant in ("full", "notes")
+    )
+    # The model whole: what is left out stands at the published size.
+    described = []
+    for config in (paper, notes):
+        whole = dataclasses.asdict(config.model.encoder)
+        described.append(flat_fields(config.to_dict() | {"model": whole}))
+    paper_fields, fields = described
+    differing = {
+        key: value for key, value in fields.items() if paper_fields[key] != value
+    }
+    assert differing == NOTED[name]
+    for phase in phases_of(notes):
+        for objective in phase.config.objectives:
+            objective.resolved(phase.config.data, phase.config.model.encoder)
+
+
+def test_answers_come_from_the_query_stream_in_the_notes():
+    paths = {"data__train": "train.json", "init_from": "xlnet"}
+    task, notes = (
+        finetune_config(f"answer.py:{variant}", **paths).task
+        for variant in ("files", "notes")
+    )
+    assert notes == dataclasses.replace(task, head={"answer_stream": "query"})
+
+
 # ---- a few steps of each way of training ----
 
 # recipe -> the tokenizer of the small corpus
 TRAINED = {
     "bert_large_lamb": "wordpiece:180",
     "roberta_base": "bbpe:320",
+    "xlm_roberta_base": "unigram/xlm_roberta:100",
     "albert_base": "unigram:100",
     "spanbert_base": "wordpiece_cased:180",
+    "denoising_base": "wordpiece:180",
     "xlnet_base": "unigram/xlnet:100",
     "deberta_base": "bbpe/deberta:320",
     "deberta_v3_small": "unigram/deberta_v2:100",
@@ -178,7 +309,7 @@ SMALLER = {  # what else must fit
 }
 
 
-def small(name: str, corpus_folder, **changes):
+def small(name: str, corpus_folder, variant="tiny", **changes):
     """Returns a tiny recipe, shrunk once more."""
     settings = {f"model.{field}": value for field, value in SMALL.items()}
     settings |= {
@@ -197,7 +328,7 @@ def small(name: str, corpus_folder, **changes):
     settings |= SMALLER.get(name, {}) | changes
     if "xlnet" in name or "phases" in str(SMALLER.get(name)):
         settings["optimizer.warmup_steps"] = 1
-    return load_config(f"configs/{name}.py:tiny", settings)
+    return load_config(f"configs/{name}.py:{variant}", settings)
 
 
 def exact(workdir: Path) -> list[dict]:
@@ -239,7 +370,7 @@ def trained(tmp_path_factory):
 
 # These take half a minute each, and have little that the others have not.
 LONG = ("bert_large_lamb", "deberta_base", "deberta_v3_small", "electra_small")
-LONG += ("modernbert_base",)
+LONG += ("modernbert_base", "xlm_roberta_base", "denoising_base")
 
 
 def each(names):
@@ -257,12 +388,15 @@ def test_every_way_of_training_resumes_bit_for_bit(name, trained, tmp_path):
 
 
 # recipe -> the part that is exported, and the losses whose heads transformers has.
-# Of DeBERTa's mask decoder and detection head and of span boundaries it has none.
+# Of DeBERTa's mask decoder and detection head, of span boundaries and of gaps and what
+# was put in it has none.
 EXPORTED = {
     "bert_large_lamb": ("discriminator", {"mlm_loss", "nsp_loss"}),
     "roberta_base": ("discriminator", {"mlm_loss"}),
+    "xlm_roberta_base": ("discriminator", {"mlm_loss"}),
     "albert_base": ("discriminator", {"mlm_loss", "sop_loss"}),
     "spanbert_base": ("discriminator", {"mlm_loss"}),
+    "denoising_base": ("discriminator", {"mlm_loss"}),
     "xlnet_base": ("discriminator", {"plm_loss"}),
     "electra_small": ("generator", {"mlm_loss"}),
     "modernbert_base": ("discriminator", {"mlm_loss"}),
@@ -284,6 +418,26 @@ def test_transformers_finds_the_same_held_out_losses(name, trained, tmp_path):
 
 
 @pytest.mark.slow
+def test_transformers_finds_the_same_detection_loss(trained, tmp_path):
+    """Of the exported discriminator, in the text as our generator filled it."""
+    config, workdir = trained("electra_small")
+    export(workdir, tmp_path / "exported")
+    experiment = Experiment.open(config, SILENT)
+    batch, pretrainer = held_out_batch(experiment), experiment.pretrainer()
+    replaced_tokens = pretrainer.objectives[-1]
+    key = DropoutKey.create(0, jnp.asarray(0), jnp.asarray(batch["row"]))
+    params = load_model(workdir).shared_as(pretrainer.model)
+    filled, _ = pretrainer.model.apply(
+        {"params": params},
+        {name: jnp.asarray(value) for name, value in batch.items()},
+        method=lambda model, batch: replaced_tokens.rewrite(model, batch, key, None),
+    )
+    found = torch_detection_loss(tmp_path / "exported", jax.device_get(filled))
+    expected = evaluate(workdir, report=SILENT)
+    assert found == pytest.approx(expected["rtd_loss"], abs=1e-5)
+
+
+@pytest.mark.slow
 def test_a_student_learns_from_its_teacher_and_resumes(corpus, tmp_path):
     teacher = tmp_path / "teacher"
     run(small("bert_base", corpus.folder, steps=2), teacher)
@@ -298,3 +452,68 @@ def test_a_student_learns_from_its_teacher_and_resumes(corpus, tmp_path):
     )
     expected = exact(tmp_path / "student")
     assert resumed(config, tmp_path / "student", tmp_path, kept=2) == expected
+    export(tmp_path / "student", tmp_path / "exported")
+    batch = held_out_batch(Experiment.open(config, SILENT))
+    found = torch_losses(tmp_path / "exported", batch)
+    of_all = evaluate(tmp_path / "student", report=SILENT)
+    assert found == {"mlm_loss": pytest.approx(of_all["mlm_loss"], abs=1e-5)}
+
+
+# recipe -> what else must fit in the notes' variant
+NOTED_TRAINED = {
+    "bert_base": {"phases": {}},
+    "roberta_base": {"data.batch_size": None, "data.batch_tokens": 300},
+    "albert_base": {},
+    "deberta_base": {},
+    "xlnet_base": {},
+}
+
+
+def noted(name, folder, **changes):
+    """Runs the notes' variant of a recipe; returns its config and workdir."""
+    corpus = prepare_small_corpus(folder, tokenizer=TRAINED.get(name, "wordpiece:180"))
+    settings = NOTED_TRAINED.get(name, {}) | changes
+    config = small(name, corpus.folder, "notes_tiny", **settings)
+    held_out = run(config, folder / "run")
+    assert all(math.isfinite(value) for value in held_out.values())
+    losses = {term for o in config.objectives for term in o.loss_weights}
+    assert losses <= held_out.keys()
+    return config, folder / "run"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NOTED_TRAINED)
+def test_the_notes_reading_trains(name, tmp_path):
+    _, workdir = noted(name, tmp_path, steps=3)
+    model = load_model(workdir).config
+    for field, value in NOTED[name].items():
+        group, _, choice = field.partition(".")
+        if group == "model" and "length" not in choice:
+            assert getattr(model, choice) == value
+
+
+@pytest.mark.slow
+def test_spans_under_one_mask_train_resume_and_are_used_again(tmp_path):
+    config, workdir = noted("spanbert_base", tmp_path, **{"eval.batches": 0})
+    assert resumed(config, workdir, tmp_path, kept=4) == exact(workdir)
+    expected = evaluate(workdir, report=SILENT)
+    assert expected["mlm_loss"] == pytest.approx(
+        metrics(workdir, "validation")[config.steps]["mlm_loss"], abs=1e-5
+    )
+    # transformers has the head but for the offsets, which are kept beside it.
+    export(workdir, tmp_path / "exported")
+    ours, theirs = load_model(workdir), load_model(tmp_path / "exported")
+    assert theirs.config.mask_slots == 15
+    again = theirs.params["heads"]["mlm"]["offset_embed"]["embedding"]
+    vectors = ours.params["heads"]["mlm"]["offset_embed"]["embedding"]
+    assert again.shape == (14, 32)
+    assert np.array_equal(again, vectors)
+    ids = np.random.default_rng(0).integers(5, 180, (2, 9))
+    model, params = load(tmp_path / "exported", head="mlm")
+    mine = model.apply({"params": params}, ids).logits
+    loaded = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "exported")
+    with torch.no_grad():
+        other = loaded.eval()(torch.tensor(ids)).logits.numpy()
+    assert np.abs(mine - other).max() < 2e-5
+    (filled,) = fill_masks(ours, ["The [MASK] sees the old ship."], top=2)
+    assert len(filled.masks) == 1

@@ -54,6 +54,19 @@ def torch_losses(folder: Path, batch: dict[str, np.ndarray]) -> dict[str, float]
     return {name: float(loss) for name, loss in losses.items()}
 
 
+def torch_detection_loss(folder: Path, batch: dict[str, np.ndarray]) -> float:
+    """Returns ELECTRA's loss of detection in rows whose masks a generator filled."""
+    model = transformers.ElectraForPreTraining.from_pretrained(folder).eval()
+    with torch.no_grad():
+        out = model(
+            input_ids=_LONG(batch["ids"]),
+            attention_mask=_LONG(batch["mask"]),
+            token_type_ids=_LONG(batch["segments"]),
+            labels=_LONG(batch["rtd/labels"]),
+        )
+    return float(out.loss)
+
+
 def _unpacked(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Returns a row for each document of packed rows."""
     length = batch["ids"].shape[1]

@@ -216,6 +216,7 @@ class Opening:
       source: the texts that a missing corpus is made from, and
       tokenizer: its vocabulary; the demo corpus is made with it.
       alpha: the power of a group's shares; None = the usual one.
+      translated: whether a missing corpus is to be one of translations.
     """
 
     field: str
@@ -223,6 +224,7 @@ class Opening:
     tokenizer: str
     alpha: float | None
     report: Callable[[str], None]
+    translated: bool = False
 
     def folder(self, name: str) -> Path:
         """Returns the local folder of that name.
@@ -237,6 +239,8 @@ class Opening:
         folder = storage.local_path(name)
         if not folder.exists():
             by_file = "" if self.alpha is None else " --language_key=file"
+            if self.translated and not by_file:
+                by_file = " --text_key=en,fr --sentences=fields"
             raise UserError(
                 f"{self.field}={name} does not exist; make it with python -m "
                 f"encoderjax.prepare --source={self.source!r}{by_file} --tokenizer="

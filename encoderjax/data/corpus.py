@@ -254,6 +254,14 @@ class Corpus:
         parts = [FORMAT, self.manifest["tokenizer"], self.manifest["dtype"], arrays]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """The language of its text, if it is known; two where it has translations."""
+        settings = self.manifest["settings"]
+        if settings["sentences"] == "fields":
+            return tuple(settings["text_key"].split(","))
+        return tuple(filter(None, [self.manifest["language"]]))
+
     @functools.cached_property
     def unigrams_V(self) -> np.ndarray:  # noqa: N802 (an array, named by shape)
         """How often each id occurs in the train split, int64 [V]."""

@@ -3,6 +3,7 @@
 lines   a sentence a line, a blank line between documents: the form that BERT's
         own code reads
 split   prose, whose sentences `sentences.split_sentences` finds
+fields  of a record, each of which is one sentence: a line and its translation
 """
 
 # ruff: noqa: RUF001 (marks of several scripts)
@@ -17,7 +18,7 @@ from encoderjax.data import storage
 from encoderjax.data.sentences import split_sentences
 from encoderjax.errors import UserError
 
-SentenceForm = Literal["auto", "lines", "split"]
+SentenceForm = Literal["auto", "lines", "split", "fields"]
 DocumentForm = Literal["auto", "blank_line", "file", "line"]
 
 # No document has more characters: what has no end in sight is cut.
@@ -61,6 +62,22 @@ class Reading:
                 f"--text_key={self.text_key!r} names no field; give one, or several "
                 "separated by commas"
             )
+        if self.sentences == "fields":
+            self._check_fields()
+
+    def _check_fields(self) -> None:
+        keys = self.text_keys
+        if len(keys) != 2 or keys[0] == keys[1]:
+            raise UserError(
+                f"--sentences=fields with --text_key={self.text_key}: give two fields, "
+                "called by their languages, such as --text_key=en,fr"
+            )
+        if self.language_key:
+            raise UserError(
+                f"--sentences=fields with --language_key={self.language_key}: the "
+                "fields name the languages; leave it out, and prepare each pair of "
+                "languages by itself"
+            )
 
     @property
     def text_keys(self) -> tuple[str, ...]:
@@ -73,7 +90,7 @@ class Origin:
     """The file that a document is from, and the forms in which it was read."""
 
     path: str
-    sentences: str  # "lines" or "split"
+    sentences: str  # "lines", "split" or "fields"
     documents: str  # "blank_line", "file" or "line"
 
 

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from encoderjax.data.packing import cut_packed
+from encoderjax.data.parallel import cut_parallel
 from encoderjax.data.records import Cutting, FormName, Rows, Second, Separators
 from encoderjax.data.reuse_pairs import cut_reuse_pairs
 from encoderjax.data.segment_halves import cut_halves
@@ -21,7 +22,7 @@ class Form:
 
     Attributes:
       cut: (what is cut, number of the pass) -> rows, in parts.
-      segments: of a row.
+      segments: of a row, where the second may be what it is or something else.
       second: what the second segment may be; the first of them is the default.
       from_elsewhere: whether random segments may come from other documents.
       short_rate: the default; None where rows are as long as they can be.
@@ -30,6 +31,7 @@ class Form:
       draws: whether passes differ.
       in_streams: whether a row goes on where the row before has stopped.
       packed: whether rows hold several documents.
+      parallel: whether rows hold a line and its translation, and positions begin anew.
     """
 
     cut: Callable[[Cutting, int], Iterator[Rows]]
@@ -42,6 +44,7 @@ class Form:
     draws: bool = True
     in_streams: bool = False
     packed: bool = False
+    parallel: bool = False
 
 
 def _pairs(unit) -> Callable[[Cutting, int], Iterator[Rows]]:
@@ -77,6 +80,11 @@ def _sentences(within_documents: bool) -> Callable[[Cutting, int], Iterator[Rows
 def _slices(cutting: Cutting, number: int) -> Iterator[Rows]:
     for shard in cutting.shards():
         yield Rows(cut_slices(cutting, shard))
+
+
+def _parallel(cutting: Cutting, number: int) -> Iterator[Rows]:
+    for shard in cutting.shards():
+        yield Rows(cut_parallel(cutting, shard, number))
 
 
 def _packed(cutting: Cutting, number: int) -> Iterator[Rows]:
@@ -121,6 +129,12 @@ FORMS: dict[FormName, Form] = {
         in_streams=True,
     ),
     "packed": Form(cut=_packed, packed=True),
+    "parallel": Form(
+        cut=_parallel,
+        separators="sentences",
+        takes_sentences_whole=True,
+        parallel=True,
+    ),
 }
 
 

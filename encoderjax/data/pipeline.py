@@ -15,6 +15,10 @@ Batch keys made here (objectives add their own under their names):
 Of packed rows alone:
   documents    int32 [B, L]   number of the document in its row, from 1; 0 = padding
   positions    int32 [B, L]   place in the document, from 0; 0 on padding
+Of parallel rows alone:
+  positions    int32 [B, L]   place in the line or in its translation, from 0
+Where the model tells languages apart:
+  languages    int32 [B, L]   number of the language among those of the model
 Of rows in streams alone:
   reversed     bool [B]       True where the text is read from right to left
 
@@ -35,6 +39,7 @@ from encoderjax.data.assembly import Batch, assemble
 from encoderjax.data.corpora import spelled
 from encoderjax.data.forms import FORMS, forms_that
 from encoderjax.data.mixture import MixedIndex, order_after, places_used
+from encoderjax.data.parallel import told_apart
 from encoderjax.data.random import Draws
 from encoderjax.data.records import (
     FormName,
@@ -45,7 +50,9 @@ from encoderjax.data.records import (
     Separators,
 )
 from encoderjax.data.rows import Order, RowIndex
-from encoderjax.data.tokenizers import Vocabulary
+from encoderjax.data.token_sequences import NO_SEQUENCES, TokenSequences
+from encoderjax.data.tokenizers import Tokenizer, Vocabulary
+from encoderjax.data.word_lists import NO_SIMILAR_WORDS, SimilarWords
 from encoderjax.errors import UserError
 
 
@@ -68,7 +75,8 @@ class DataConfig:
         ELECTRA); whole sentences as many as fit, across documents (`full_sentences`,
         RoBERTa) or not (`doc_sentences`, SpanBERT); slices of the text (`contiguous`,
         DeBERTa); a pair after text of the row before (`reuse_pair`, XLNet); several
-        documents side by side (`packed`, ModernBERT).
+        documents side by side (`packed`, ModernBERT); a line and its translation, and
+        where a corpus has one language whole sentences (`parallel`, XLM).
       second: what the second segment may be besides the continuation: `next` nothing
         else, `random` text from elsewhere (BERT), `swapped` the wrong order (ALBERT).
         A single sentence has no order: with `swapped` it too is followed by text from
@@ -81,7 +89,8 @@ class DataConfig:
         them only, those that fit it and no shorter one, and is padded to it alone.
         Steps have equally many rows, and each bucket as many of them as it has rows.
       batch_size: rows of a step over all devices, or
-      batch_tokens: real tokens of a step, from which the number of rows follows.
+      batch_tokens: real tokens of a step, from which the number of rows follows: the
+        nearest multiple of 8, with `fill_batch` the nearest number.
       fill_batch: whether a step with more room than rows, because devices and
         microbatches cannot share those evenly, is filled up with rows that count for
         nothing; else it is refused.
@@ -89,14 +98,15 @@ class DataConfig:
         None = 0.1 for `segment_pair` (BERT), 0.05 for `segment_halves` (ELECTRA), else
         0.
       separators: what stands in the text of `full_sentences`, `doc_sentences`,
-        `contiguous` and `reuse_pair` that is no text: `none` nothing, `documents` a
-        separator after each document, `sentences` one after each sentence and one more
-        after each document (fairseq's files). It is the tokenizer's, <eod> where there
-        is one; a row does not begin with it, and ends with its own alone, except in
-        streams. None = `documents` for `full_sentences` and `reuse_pair`, else `none`.
+        `contiguous`, `reuse_pair` and `parallel` that is no text: `none` nothing,
+        `documents` a separator after each document, `sentences` one after each sentence
+        and one more after each document (fairseq's files). It is the tokenizer's, <eod>
+        where there is one; a row does not begin with it, and ends with its own alone,
+        except in streams. None = `documents` for `full_sentences` and `reuse_pair`,
+        `sentences` for `parallel`, else `none`.
       long_sentences: what becomes of a sentence that is longer than a row of
-        `full_sentences` or `doc_sentences`: it is `cut` into slices, or left out
-        (`skip`, as the references do).
+        `full_sentences` or `doc_sentences`, or of one language in `parallel`: it is
+        `cut` into slices, or left out (`skip`, as the references do).
       reuse_length: with `reuse_pair`, how many tokens of a row come before its pair;
         the next row begins where they end.
       bidirectional: with `reuse_pair`, whether the second half of a batch reads the
@@ -262,9 +272,12 @@ Index = RowIndex | MixedIndex
 Used = Mapping[tuple[int | None, int], int]
 
 
-def rows_for_tokens(batch_tokens: int, index: Index) -> int:
-    """Returns how many rows hold `batch_tokens` real tokens: a multiple of 8."""
-    return max(8, 8 * round(batch_tokens / index.mean_tokens / 8))
+def rows_for_tokens(batch_tokens: int, index: Index, multiple: int = 8) -> int:
+    """Returns how many rows hold `batch_tokens` real tokens, a multiple of `multiple`.
+
+    Eight is what devices usually share evenly.
+    """
+    return multiple * max(1, round(batch_tokens / index.mean_tokens / multiple))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -274,10 +287,31 @@ class Lexicon:
     Attributes:
       vocabulary: ids and kinds of the tokens.
       unigrams_V: how often each occurs in the training text.
+      pads_left: whether padding stands before the row.
+      pad_segment: the segment of padding.
+      phrases: of a list; none unless the run has one.
+      similar: words and those like them; none unless the run has such a list.
     """
 
     vocabulary: Vocabulary
     unigrams_V: np.ndarray
+    pads_left: bool = False
+    pad_segment: int = 0
+    phrases: TokenSequences = NO_SEQUENCES
+    similar: SimilarWords = NO_SIMILAR_WORDS
+
+    @classmethod
+    def of(
+        cls, tokenizer: Tokenizer, unigrams_V: np.ndarray, **lists: Any
+    ) -> "Lexicon":
+        """Returns that of a tokenizer, with the lists that the run has."""
+        return cls(
+            tokenizer.vocabulary,
+            unigrams_V,
+            tokenizer.layout.pads_left,
+            tokenizer.layout.pad,
+            **lists,
+        )
 
     @functools.cached_property
     def cumulative_V(self) -> np.ndarray:  # noqa: N802 (an array, named by shape)
@@ -304,6 +338,8 @@ class BatchSource:
       first_step: the step of the first batch,
       first_place: and where in the stream of rows that one begins.
       length: that rows are padded to; None = the longest that there may be.
+      languages_M2: the numbers of the languages of each member of the index, of the
+        first and the second text; None where they are not told.
     """
 
     index: Index
@@ -316,6 +352,7 @@ class BatchSource:
     first_step: int = 0
     first_place: int = 0
     length: int | None = None
+    languages_M2: np.ndarray | None = None
 
     def _begin(self, step: int) -> int:
         """Returns where in the stream the rows of `step` begin."""
@@ -384,6 +421,16 @@ class BatchSource:
             label_B, paired_B = records_S["label"], records_S["length"][:, 1] > 0
         if form.in_streams:
             batch["reversed"] = records_S["reversed"]
+        languages_B2 = None
+        if self.languages_M2 is not None:
+            languages_B2 = self.languages_M2[index.members_of(rows_B)]
+        batch |= told_apart(
+            batch,
+            (records_S, row_S),
+            index.layout,
+            languages_B2,
+            parallel=form.parallel,
+        )
         return batch | {
             "second": label_B.astype(np.int32),
             "row": rows_B.astype(np.uint32),

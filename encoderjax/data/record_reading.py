@@ -108,7 +108,12 @@ def _texts(
         if language is None and not is_language(named):
             notes.add(Kind.BAD_LANGUAGE, number, repr(named))
             continue
-        text = _joined(values[: len(reading.text_keys)], notes, number)
+        values = values[: len(reading.text_keys)]
+        if reading.sentences == "fields":
+            # Each on a line of its own; where one is blank, nothing is translated.
+            values = [" ".join(value.split()) for value in values]
+            values = values if all(values) else []
+        text = _joined(values, notes, number)
         if len(text) > documents.MAX_DOCUMENT:
             notes.add(Kind.CUT, number)
         if text:

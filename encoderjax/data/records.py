@@ -32,6 +32,7 @@ FormName = Literal[
     "contiguous",
     "reuse_pair",
     "packed",
+    "parallel",
 ]
 Second = Literal["next", "random", "swapped", "swapped_only"]
 Negatives = Literal["document", "anywhere"]
@@ -105,11 +106,16 @@ class Rows:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cutting:
-    """What is cut into rows, and how."""
+    """What is cut into rows, and how.
+
+    Attributes:
+      translated: whether each document is a line and its translation.
+    """
 
     split: Split
     layout: Layout
     settings: RowSettings
+    translated: bool = False
 
     def tokens(self, segments: int) -> int:
         """Returns how many tokens of text fit a row of 1 or 2 segments."""

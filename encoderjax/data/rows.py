@@ -143,7 +143,9 @@ def open_row_index(
       by_length: whether rows are to be found by their lengths, too.
     """
     split, layout = corpus.split(split_name), corpus.tokenizer.layout
-    cutting = _possible(Cutting(split, layout, settings), split_name, corpus)
+    translated = len(corpus.languages) == 2
+    cutting = Cutting(split, layout, settings, translated)
+    cutting = _possible(cutting, split_name, corpus)
     settings = cutting.settings
     folder = _index_folder(corpus, split_name, settings, cache_dir)
 
@@ -245,6 +247,8 @@ def _without(corpus: Corpus) -> str:
 
 def _index_folder(corpus, split_name, settings: RowSettings, cache_dir) -> Path:
     identity = [_FORMAT, corpus.fingerprint, split_name, dataclasses.asdict(settings)]
+    if FORMS[settings.form].parallel:
+        identity.append(len(corpus.languages))
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
     if cache_dir is not None:
         return Path(cache_dir).expanduser() / f"rows-{digest[:16]}"

@@ -10,6 +10,7 @@ from encoderjax.data import documents
 from encoderjax.data.decompression import read_blocks
 from encoderjax.data.documents import Document, Origin, Reading, detect_form, take_head
 from encoderjax.data.trouble import Kind, Notes
+from encoderjax.errors import UserError
 
 _BYTE_ORDER_MARK = "\ufeff"
 _ESCAPED = 4  # bytes of a JSON line to a character of a document, at most
@@ -22,6 +23,11 @@ def read_text(
     lines = _text_lines(read_blocks(path, notes), notes)
     head = take_head(lines)
     sentences, form = reading.sentences, reading.documents
+    if sentences == "fields":
+        raise UserError(
+            f"--sentences=fields does not fit {path}, which has no records; give JSON "
+            "lines, Parquet or a data set of tfds"
+        )
     if sentences == "auto":
         sentences = detect_form("".join(head))
     if form == "auto":

@@ -174,7 +174,11 @@ def train_wordpiece(
     words = _count_words(texts, options)
     if not words:
         raise UserError("--tokenizer: the source has no words to train on")
-    alphabet = _alphabet(words, vocab_size)
+    # Of Chinese alone every word is a character, and there is nothing to merge.
+    merges = any(len(word) > 1 for word in words)
+    characters = vocab_size // _ALPHABET_SHARE if merges else vocab_size
+    characters = min(characters, vocab_size - len(family.first))
+    alphabet = _alphabet(words, vocab_size, characters)
     words = {w: count for w, count in words.items() if alphabet.issuperset(w)}
     first = [*family.first, *sorted(alphabet), *_continuations(words)]
     pieces = merge(words, vocab_size, first)
@@ -203,14 +207,14 @@ def _count_words(texts: Iterable[str], options: Options) -> dict[str, int]:
     return words
 
 
-def _alphabet(words: dict[str, int], vocab_size: int) -> frozenset[str]:
-    """Returns the most frequent characters, the smaller first among equals."""
+def _alphabet(words: dict[str, int], vocab_size: int, most: int) -> frozenset[str]:
+    """Returns the `most` frequent characters, the smaller first among equals."""
     counts: collections.Counter[str] = collections.Counter()
     for word, count in words.items():
         for character in word:
             counts[character] += count
     ranked = sorted(counts, key=lambda character: (-counts[character], character))
-    kept = ranked[: vocab_size // _ALPHABET_SHARE]
+    kept = ranked[: max(0, most)]
     if sum(counts[character] for character in kept) < _COVERAGE * counts.total():
         raise UserError(
             f"--tokenizer: a vocabulary of {vocab_size} cannot hold the {len(counts)} "

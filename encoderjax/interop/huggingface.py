@@ -45,7 +45,8 @@ _ACTIVATION_FIELDS = ("activation", "head_activation", "conv_activation")
 
 # Fields that Hugging Face's classes do without: they change how a model is trained, or
 # a part that is kept beside the classes. What layers share is written for each of them.
-_BESIDE = {"mask_decoder_layers", "mask_decoder_shared", "boundary_slots"}
+_BESIDE = {"mask_decoder_layers", "mask_decoder_shared"}
+_BESIDE |= {"boundary_slots", "mask_slots"}
 _BESIDE |= {"init", "init_std", "scaled_out_init", "init_projection"}
 _BESIDE |= {"dropout_rate", "attention_dropout_rate", "inner_dropout_rate"}
 _BESIDE |= {"attention_out_dropout_rate"}

@@ -4,6 +4,7 @@ Everything is read as float32, whatever it was stored as.
 """
 
 import json
+import os
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -140,8 +141,10 @@ def read_json(path: Path) -> dict:
 
 
 def write_json(path: Path, content: Mapping) -> None:
-    """Writes an object as json that people can read."""
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    """Writes an object as json that people can read, whole or not at all."""
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    os.replace(partial, path)
 
 
 def _one_line(error: Exception) -> str:

@@ -11,7 +11,7 @@ from encoderjax.errors import UserError
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "tanh"]
 
 _AT_LEAST_1 = "vocab_size num_layers width num_heads mlp_width max_length layer_groups"
-_AT_LEAST_1 += " inner_layers global_every boundary_slots"
+_AT_LEAST_1 += " inner_layers global_every boundary_slots mask_slots"
 _AT_LEAST_0 = "num_segments position_buckets conv_width mask_decoder_layers"
 _AT_LEAST_0 += " memory_length reuse_length clamp_length"
 _RATES = "dropout_rate attention_dropout_rate inner_dropout_rate"
@@ -26,6 +26,8 @@ class EncoderConfig:
       max_length: the longest row; rows of a position table, where there is one.
       embed_width: of the tables, projected to `width`; None = `width`, no projection.
       num_segments: rows of the segment table; 0 = none.
+      languages: that a table of their embeddings tells apart, added to the tokens'
+        (XLM); () = none.
       norm_at: whether each block is normalised `after` it is added, or `before` it.
       norm_bias, use_bias, key_bias: which norms and projections have biases.
       embed_norm: whether the embeddings are normalised.
@@ -74,6 +76,8 @@ class EncoderConfig:
 
       mlm_head: `transform` (dense, activation, norm, then the token table and a bias),
         `tied` (table and bias) or `bare` (table alone).
+      mask_slots: how many tokens the head predicts at one place (notes on SpanBERT):
+        the first from the state, each other from the state and a vector of its number.
       pair_head: on the `pooled` first token, or on the `raw_cls` state.
       detection_head: of replaced tokens: ELECTRA's, or DeBERTa-v3's that adds [CLS].
       boundary_slots: how far into a span the boundary objective predicts.
@@ -93,6 +97,7 @@ class EncoderConfig:
     max_length: int = 512
     embed_width: int | None = None
     num_segments: int = 2
+    languages: tuple[str, ...] = ()
     norm_at: Literal["after", "before"] = "after"
     norm_eps: float = 1e-12
     norm_bias: bool = True
@@ -137,6 +142,7 @@ class EncoderConfig:
     clamp_length: int = 0
 
     mlm_head: Literal["transform", "tied", "bare"] = "transform"
+    mask_slots: int = 1
     pair_head: Literal["pooled", "raw_cls"] = "pooled"
     detection_head: Literal["dense", "with_cls"] = "dense"
     boundary_slots: int = 15
@@ -148,7 +154,8 @@ class EncoderConfig:
     scaled_out_init: bool = False
 
     def __post_init__(self):
-        object.__setattr__(self, "position_terms", tuple(self.position_terms))
+        for name in ("position_terms", "languages"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         self._check_numbers()
         self._check_choices()
         if self.width % self.num_heads:
@@ -228,6 +235,15 @@ class EncoderConfig:
                 "model.mask_decoder_layers does not go with positions='rope', with a "
                 "window or with embed_width: its queries stand at chosen places and "
                 "are told their absolute positions",
+            ),
+            (
+                len(set(self.languages)) < len(self.languages),
+                f"model.languages={self.languages} names one twice; once will do",
+            ),
+            (
+                self.languages and self.positions == "two_stream",
+                "model.languages does not go with positions='two_stream', whose query "
+                "stream would not be told the language of what it predicts",
             ),
             (
                 self.position_buckets == 1,

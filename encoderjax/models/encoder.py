@@ -92,6 +92,8 @@ class Encoder(nn.Module):
         )
         if c.num_segments and c.positions != "two_stream":
             self.segment_embed = Table(c, c.num_segments, c.table_width)
+        if c.languages:
+            self.language_embed = Table(c, len(c.languages), c.table_width)
         if c.embed_norm:
             self.embed_norm = norm(c, self.dtype)
         if self._has_position_table:
@@ -131,6 +133,7 @@ class Encoder(nn.Module):
         embedded_BLE: jax.Array | None = None,
         documents_BL: jax.Array | None = None,
         positions_BL: jax.Array | None = None,
+        languages_BL: jax.Array | None = None,
     ) -> Outputs:
         """Encodes `ids_BL`.
 
@@ -146,6 +149,8 @@ class Encoder(nn.Module):
             1, 2, ..., and 0 for padding. Tokens see their own document only.
           positions_BL: int32 [B, L], from 0 in each document, for what tells absolute
             positions; the places in the row when left out.
+          languages_BL: int32 [B, L], the number of the language among
+            `config.languages`; nothing of a language is added when left out.
         """
         c = self.config
         self._check_length(ids_BL.shape[1])
@@ -157,7 +162,9 @@ class Encoder(nn.Module):
             segments_BL = jnp.zeros_like(ids_BL)
         outside = dropout.fold(c.num_blocks) if dropout is not None else None
         if embedded_BLE is None:
-            embedded_BLE = self.embed(ids_BL, segments_BL, dropout, positions_BL)
+            embedded_BLE = self.embed(
+                ids_BL, segments_BL, dropout, positions_BL, languages_BL=languages_BL
+            )
         x_BLD = embedded_BLE
         if c.embed_width is not None:
             start = c.projection_initializer
@@ -246,6 +253,7 @@ class Encoder(nn.Module):
         dropout: DropoutKey | None,
         positions_BL: jax.Array | None = None,
         beneath: "Encoder | None" = None,
+        languages_BL: jax.Array | None = None,
     ) -> jax.Array:
         """Returns the embeddings [B, L, E], before they are projected.
 
@@ -259,6 +267,10 @@ class Encoder(nn.Module):
             # A table of one row, such as RoBERTa's, tells no segments apart.
             one = c.num_segments == 1
             x_BLE += self.segment_embed(0 * segments_BL if one else segments_BL)
+        if c.languages:
+            _ = self.language_embed.embedding  # made, though a text may tell none
+            if languages_BL is not None:
+                x_BLE += self.language_embed(languages_BL)
         if c.positions == "learned" or c.biased_input:
             rows_BL = self._positions(ids_BL, positions_BL)
             x_BLE += self.position_embed(rows_BL)

@@ -40,9 +40,24 @@ class MlmHead(nn.Module):
     dtype: Any
 
     @nn.compact
-    def __call__(self, x_BPD: jax.Array, table_VE: jax.Array) -> VocabularyScores:
-        """Returns the scores, not multiplied out."""
+    def __call__(
+        self,
+        x_BPD: jax.Array,
+        table_VE: jax.Array,
+        offsets_BP: jax.Array | None = None,
+    ) -> VocabularyScores:
+        """Returns the scores, not multiplied out.
+
+        `offsets_BP` are the numbers of the tokens at their places; None = all first.
+        """
         c = self.config
+        if c.mask_slots > 1:
+            if offsets_BP is None:
+                offsets_BP = jnp.zeros(x_BPD.shape[:2], jnp.int32)
+            # The first has no vector, so alone it is what it is without the others.
+            vectors = Table(c, c.mask_slots - 1, c.width, name="offset_embed")
+            vectors_BPD = vectors(jnp.maximum(offsets_BP - 1, 0)).astype(x_BPD.dtype)
+            x_BPD += jnp.where(offsets_BP[:, :, None] > 0, vectors_BPD, 0)
         if c.mlm_head == "transform":
             width, use_bias = c.table_width, c.use_bias
             x_BPD = dense(c, self.dtype, width, use_bias=use_bias, name="dense")(x_BPD)
@@ -67,7 +82,7 @@ class PairHead(nn.Module):
 
 
 class DetectionHead(nn.Module):
-    """A score of each token: above 0 = it was replaced."""
+    """A score of each token: above 0 = it is one of those that are looked for."""
 
     config: EncoderConfig
     dtype: Any
@@ -119,6 +134,9 @@ HEADS: dict[str, type[nn.Module]] = {
     "sop": PairHead,
     "rtd": DetectionHead,
     "sbo": BoundaryHead,
+    "deletion": DetectionHead,
+    "missing": MlmHead,
+    "insertion": DetectionHead,
 }
 
 
@@ -213,6 +231,7 @@ class EncoderModel(nn.Module):
         streams: Streams | None = None,
         documents_BL: jax.Array | None = None,
         positions_BL: jax.Array | None = None,
+        languages_BL: jax.Array | None = None,
     ) -> Outputs:
         """Encodes; see `Encoder`."""
         outputs = self.encode(
@@ -224,6 +243,7 @@ class EncoderModel(nn.Module):
             streams=streams,
             documents_BL=documents_BL,
             positions_BL=positions_BL,
+            languages_BL=languages_BL,
         )
         if len(self.head_names) == 1:
             logits = self._logits(self.head_names[0], outputs)
@@ -266,11 +286,13 @@ class EncoderModel(nn.Module):
         outputs: Outputs,
         places_BP: jax.Array | None = None,
         table_VE: jax.Array | None = None,
+        offsets_BP: jax.Array | None = None,
     ) -> VocabularyScores:
         """Returns the scores of the vocabulary at some places, or at all.
 
         Where there are two streams and no places, they are those of the query stream.
-        `table_VE` is the token table, if not the encoder's own.
+        `table_VE` is the token table, if not the encoder's own; `offsets_BP` the number
+        of the token, where one mask stands for several.
         """
         if outputs.decoding is not None:
             if places_BP is None:
@@ -283,7 +305,7 @@ class EncoderModel(nn.Module):
             x_BPD = outputs.hidden if outputs.query is None else outputs.query
         if table_VE is None:
             table_VE = self._token_table()
-        return self.heads.mlm(x_BPD, table_VE)
+        return self.heads.mlm(x_BPD, table_VE, offsets_BP)
 
     def fill(
         self,
@@ -318,9 +340,21 @@ class EncoderModel(nn.Module):
             outputs.hidden[:, 0] if raw else outputs.pooled
         )
 
-    def detection_logits(self, outputs: Outputs) -> jax.Array:
-        """Returns the score [B, L] of each token for having been replaced."""
-        return self.heads.rtd(outputs.hidden)
+    def detection_logits(self, outputs: Outputs, name: str = "rtd") -> jax.Array:
+        """Returns the score [B, L] of each token by the detection head called `name`.
+
+        For having been replaced, or put in, or for standing before what is missing.
+        """
+        return getattr(self.heads, name)(outputs.hidden)
+
+    def missing_scores(
+        self, outputs: Outputs, places_BP: jax.Array | None = None
+    ) -> VocabularyScores:
+        """Returns the scores of the vocabulary for what is missing behind places."""
+        x_BPD = outputs.hidden
+        if places_BP is not None:
+            x_BPD = states_at(x_BPD, places_BP)
+        return self.heads.missing(x_BPD, self._token_table())
 
     def boundary_scores(
         self,
@@ -395,8 +429,11 @@ class EncoderModel(nn.Module):
             zeros_BL = jnp.zeros_like(place_BL)
             scores = self.boundary_scores(outputs, left_BL, right_BL, zeros_BL)
             return scores.whole()
-        methods = {"mlm": self.mlm_logits, "rtd": self.detection_logits}
-        return methods[name](outputs)
+        if HEADS[name] is DetectionHead:
+            return self.detection_logits(outputs, name)
+        if name == "missing":
+            return self.missing_scores(outputs).whole()
+        return self.mlm_logits(outputs)
 
     def touch_parameters(self, ids_BL: jax.Array) -> None:
         """Runs every part once: the method for `init`, which makes what it meets."""

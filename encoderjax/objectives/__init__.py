@@ -4,17 +4,24 @@ from collections.abc import Iterable
 
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.heads import Generator
+from encoderjax.objectives.deletion import Deletion
 from encoderjax.objectives.distillation import Distillation
+from encoderjax.objectives.insertion import Insertion
 from encoderjax.objectives.mlm import MaskedLM
 from encoderjax.objectives.objective import Objective
 from encoderjax.objectives.pairs import NextSentence, SentenceOrder
 from encoderjax.objectives.permutation import PermutationLM
+from encoderjax.objectives.reordering import Reordering
 from encoderjax.objectives.replaced_token import ReplacedTokens
 from encoderjax.objectives.span_boundary import SpanBoundary
 
+# In the order in which they corrupt a batch: what moves tokens comes before masks.
 OBJECTIVES: dict[str, type[Objective]] = {
     objective.name: objective
     for objective in (
+        Deletion,
+        Insertion,
+        Reordering,
         MaskedLM,
         NextSentence,
         SentenceOrder,

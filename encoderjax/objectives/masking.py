@@ -1,9 +1,9 @@
-"""Which tokens are predicted, and what stands in their place: numpy, whole batches.
+"""Which tokens are predicted: numpy, whole batches.
 
 A selector returns prediction slots: sorted positions [B, P] and weights [B, P], with
-position 0 and weight 0 in unused slots. The replacement is drawn for the slots. Here
-are single tokens and whole words, and what all selectors share; the table of all is in
-`selectors.py`.
+position 0 and weight 0 in unused slots. Here are single tokens and whole words, and
+what all selectors share; the table of all is in `selectors.py`, and what stands in the
+place of selected tokens in `replacement.py`.
 
 Shapes: B rows, L length, P prediction slots, W words of a row.
 """
@@ -16,47 +16,11 @@ import numpy as np
 
 from encoderjax.data.pipeline import Batch, Lexicon
 from encoderjax.data.random import Draws
-from encoderjax.errors import UserError
 
-MASKED, REPLACED, KEPT = 0, 1, 2  # what happened to a predicted token
+ALTERED = "altered"  # bool [B, L], where tokens were moved or put in before masking
 
 Rate = float | np.ndarray  # of all rows, or of each [B]
 Count = Literal["exact", "bernoulli", "probabilistic"]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Replacement:
-    """What stands in place of a predicted token: [MASK], a random one, or itself.
-
-    Attributes:
-      mask: share that becomes [MASK].
-      random: share that becomes a random token; the rest stays as it is.
-      distribution: of random tokens: `uniform` over the whole vocabulary, special
-        tokens included, as BERT did; `ordinary` over tokens that are not special;
-        `unigram` as often as in the training text.
-      skip_first: with `uniform`, ids below this are never drawn (fairseq: 4).
-      unit: what shares one choice between the three: each `token`; the pieces of a
-        `word` (fairseq's whole words); the neighbours of a `span`, where spans that
-        touch are one (SpanBERT). Random tokens differ from place to place.
-    """
-
-    mask: float = 0.8
-    random: float = 0.1
-    distribution: Literal["uniform", "ordinary", "unigram"] = "uniform"
-    skip_first: int = 0
-    unit: Literal["token", "word", "span"] = "token"
-
-    def __post_init__(self):
-        if min(self.mask, self.random) < 0 or self.mask + self.random > 1 + 1e-9:
-            raise UserError(
-                f"objectives.mlm.replace: mask={self.mask} and random={self.random} "
-                "must not be negative nor exceed 1 together"
-            )
-        if self.skip_first < 0 or (self.skip_first and self.distribution != "uniform"):
-            raise UserError(
-                f"objectives.mlm.replace.skip_first={self.skip_first} must be at least "
-                "0, and 0 unless distribution='uniform'"
-            )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -69,22 +33,31 @@ class Selected:
       dropped_B: how many more tokens were selected than there are slots.
       drawn_BS: how often each length in words was drawn, from 1 on; None where lengths
         are not drawn. What was drawn may be cut or joined in the text.
+      phrases_B: how many of the tokens belong to phrases of a list; None without one.
     """
 
     positions_BP: np.ndarray
     weights_BP: np.ndarray
     dropped_B: np.ndarray
     drawn_BS: np.ndarray | None = None
+    phrases_B: np.ndarray | None = None
 
     def __iter__(self) -> Iterator[np.ndarray]:
         return iter((self.positions_BP, self.weights_BP))
 
 
-def candidates(batch: Batch, lexicon: Lexicon) -> np.ndarray:
-    """Returns bool [B, L]: real tokens other than [CLS] and [SEP]."""
-    vocabulary, ids_BL = lexicon.vocabulary, batch["ids"]
+def candidates(batch: Batch, lexicon: Lexicon, specials: bool = False) -> np.ndarray:
+    """Returns bool [B, L]: real tokens other than [CLS] and [SEP], unless `specials`.
+
+    What another objective moved or put in is none: it is not the text's token there.
+    """
+    vocabulary, ids_BL, real_BL = lexicon.vocabulary, batch["ids"], batch["mask"]
+    if ALTERED in batch:
+        real_BL = real_BL & ~batch[ALTERED]
+    if specials:
+        return real_BL
     special_BL = (ids_BL == vocabulary.cls_id) | (ids_BL == vocabulary.sep_id)
-    return batch["mask"] & ~special_BL
+    return real_BL & ~special_BL
 
 
 def prediction_counts(mask_BL: np.ndarray, rate: Rate, slots: int) -> np.ndarray:
@@ -97,9 +70,11 @@ def prediction_counts(mask_BL: np.ndarray, rate: Rate, slots: int) -> np.ndarray
     return np.clip(wanted_B, 1, slots).astype(np.int64)
 
 
-def rounded_at_random(share_B: np.ndarray, draws: Draws) -> np.ndarray:
+def rounded_at_random(
+    share_B: np.ndarray, draws: Draws, site: str = "mlm/round"
+) -> np.ndarray:
     """Returns the share rounded up or down, such that its mean stays (fairseq)."""
-    return np.floor(share_B + draws.uniform("mlm/round", 1)[:, 0]).astype(np.int64)
+    return np.floor(share_B + draws.uniform(site, 1)[:, 0]).astype(np.int64)
 
 
 def _varying_counts(
@@ -126,7 +101,7 @@ def select_tokens(
     specials: bool = False,
 ) -> Selected:
     """Chooses single tokens, each as likely as any other, without replacement."""
-    candidates_BL = batch["mask"] if specials else candidates(batch, lexicon)
+    candidates_BL = candidates(batch, lexicon, specials)
     keys_BL = draws.bits("mlm/select", candidates_BL.shape[1])
     if count == "exact":
         counts_B = prediction_counts(batch["mask"], rate, slots)
@@ -192,12 +167,15 @@ class Words:
         a separator, as in BERT's code.
         """
         if single:
-            starts_BL = candidates_BL
-        else:
-            continues_BL = lexicon.vocabulary.continues_word_V[batch["ids"]]
-            starts_BL = candidates_BL & ~continues_BL
-            first_B = candidates_BL.argmax(axis=1)
-            starts_BL[np.arange(len(first_B)), first_B] |= candidates_BL.any(axis=1)
+            return cls.begun(candidates_BL, candidates_BL)
+        starts_BL = candidates_BL & ~lexicon.vocabulary.continues_word_V[batch["ids"]]
+        first_B = candidates_BL.argmax(axis=1)
+        starts_BL[np.arange(len(first_B)), first_B] |= candidates_BL.any(axis=1)
+        return cls.begun(candidates_BL, starts_BL)
+
+    @classmethod
+    def begun(cls, candidates_BL: np.ndarray, starts_BL: np.ndarray) -> "Words":
+        """Joins candidates to words that begin where it is said, the first one too."""
         word_BL = np.cumsum(starts_BL, axis=1, dtype=np.int32)
         word_BL -= 1
         num_rows, num_words = len(word_BL), int(word_BL.max(initial=0)) + 1
@@ -245,9 +223,7 @@ def select_words(
     count words instead, so the share of tokens drifts (fairseq); what does not fit the
     slots is dropped.
     """
-    words = Words.of(
-        batch, batch["mask"] if specials else candidates(batch, lexicon), lexicon
-    )
+    words = Words.of(batch, candidates(batch, lexicon, specials), lexicon)
     num_rows, num_words = words.sizes_BW.shape
     keys_BW = draws.bits("mlm/select", num_words)
     if count == "exact":
@@ -259,6 +235,19 @@ def select_words(
     order_BW = words.order(keys_BW)
     sizes_BW = np.take_along_axis(words.sizes_BW, order_BW, axis=1)
     sizes_BW[np.arange(num_words) >= wanted_B[:, None]] = 0
+    take_BW = taken_in_order(sizes_BW, left_B)
+    chosen_BW = np.zeros((num_rows, num_words), bool)
+    np.put_along_axis(chosen_BW, order_BW, take_BW, axis=1)
+    dropped_B = (sizes_BW * ~take_BW).sum(axis=1) * (count != "exact")
+    return chosen_tokens(words.tokens(chosen_BW), slots, dropped_B)
+
+
+def taken_in_order(sizes_BW: np.ndarray, left_B: np.ndarray) -> np.ndarray:
+    """Returns bool [B, W]: the words that are taken one by one while they fit.
+
+    One that is larger than what is left is passed over; sizes of 0 are no words.
+    """
+    num_rows, num_words = sizes_BW.shape
     # Every row takes all words up to the first that does not fit.
     fits_BW = np.cumsum(sizes_BW, axis=1) <= left_B[:, None]
     first = int(fits_BW.all(axis=0).argmin()) if not fits_BW.all() else num_words
@@ -272,11 +261,7 @@ def select_words(
         left_B -= size_B * take_B
         if not left_B.any():
             break
-    take_BW &= sizes_BW > 0
-    chosen_BW = np.zeros((num_rows, num_words), bool)
-    np.put_along_axis(chosen_BW, order_BW, take_BW, axis=1)
-    dropped_B = (sizes_BW * ~take_BW).sum(axis=1) * (count != "exact")
-    return chosen_tokens(words.tokens(chosen_BW), slots, dropped_B)
+    return take_BW & (sizes_BW > 0)
 
 
 def chosen_tokens(
@@ -313,92 +298,3 @@ def in_slots(
 
 
 # ---- replacement ----
-
-
-def replace_selected(
-    ids_BL: np.ndarray,
-    positions_BP: np.ndarray,
-    weights_BP: np.ndarray,
-    replacement: Replacement,
-    draws: Draws,
-    lexicon: Lexicon,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the corrupted ids [B, L], and what happened to each slot [B, P].
-
-    A position that fills several slots is decided once.
-    """
-    slots = positions_BP.shape[1]
-    old_BP = np.take_along_axis(ids_BL, positions_BP, axis=1)
-    share_BP = draws.uniform("mlm/replace", slots)
-
-    repeats_BP = _repeats(positions_BP, weights_BP, distance=0)
-    joins_BP = repeats_BP
-    if replacement.unit != "token":
-        next_BP = _repeats(positions_BP, weights_BP, distance=1)
-        if replacement.unit == "word":
-            next_BP &= lexicon.vocabulary.continues_word_V[old_BP]
-        joins_BP = repeats_BP | next_BP
-    share_BP = _of_the_first(share_BP, joins_BP)
-    kinds_BP = np.full(share_BP.shape, KEPT, np.int32)
-    kinds_BP[share_BP < replacement.mask + replacement.random] = REPLACED
-    kinds_BP[share_BP < replacement.mask] = MASKED
-    replaced_BP = kinds_BP == REPLACED
-    random_BP = _random_tokens(replaced_BP, replacement, draws, lexicon)
-    random_BP = _of_the_first(random_BP, repeats_BP)
-    new_BP = np.where(replaced_BP, random_BP, old_BP)
-    new_BP = np.where(kinds_BP == MASKED, lexicon.vocabulary.mask_id, new_BP)
-    out_BL, used_BP = ids_BL.copy(), weights_BP > 0
-    first_B1 = ids_BL.shape[1] * np.arange(len(ids_BL))[:, None]
-    cell_BP = first_B1 + positions_BP
-    out_BL.ravel()[cell_BP[used_BP]] = new_BP[used_BP]
-    return out_BL, kinds_BP
-
-
-def _repeats(
-    positions_BP: np.ndarray, weights_BP: np.ndarray, distance: int
-) -> np.ndarray:
-    """Returns bool [B, P]: used slots that far after the position of the slot before.
-
-    Used slots come first, so the slot before a used one is used.
-    """
-    found_BP = np.zeros(positions_BP.shape, bool)
-    near_BP = positions_BP[:, 1:] - positions_BP[:, :-1] == distance
-    found_BP[:, 1:] = near_BP & (weights_BP[:, 1:] > 0)
-    return found_BP
-
-
-def _of_the_first(values_BP: np.ndarray, joins_BP: np.ndarray) -> np.ndarray:
-    """Returns for each slot the value of the first slot that it is joined to."""
-    if not joins_BP.any():
-        return values_BP
-    slots_P = np.arange(joins_BP.shape[1])
-    first_BP = np.maximum.accumulate(np.where(joins_BP, 0, slots_P), axis=1)
-    return np.take_along_axis(values_BP, first_BP, axis=1)
-
-
-def _random_tokens(
-    wanted_BP: np.ndarray, replacement: Replacement, draws: Draws, lexicon: Lexicon
-) -> np.ndarray:
-    """Returns ids [B, P], of no meaning where none is wanted."""
-    slots = wanted_BP.shape[1]
-    if replacement.distribution == "uniform":
-        first, size = replacement.skip_first, lexicon.vocabulary.size
-        if first >= size:
-            raise UserError(
-                f"objectives.mlm.replace.skip_first={first} leaves nothing of a "
-                f"vocabulary of {size}"
-            )
-        return first + draws.integers("mlm/random", slots, size - first)
-    if replacement.distribution == "ordinary":
-        ordinary = lexicon.vocabulary.ordinary_ids
-        return ordinary[draws.integers("mlm/random", slots, len(ordinary))]
-    total = lexicon.cumulative_V[-1]
-    # 53 random bits, because a corpus has more tokens than 32 bits can count.
-    high = draws.bits("mlm/random", slots)[wanted_BP]
-    low = draws.bits("mlm/random_low", slots)[wanted_BP]
-    share = high * 2.0**-32 + low * 2.0**-64
-    ids_BP = np.zeros(wanted_BP.shape, np.int64)
-    ids_BP[wanted_BP] = np.searchsorted(
-        lexicon.cumulative_V, (share * total).astype(np.int64), "right"
-    )
-    return ids_BP

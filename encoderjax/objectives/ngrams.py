@@ -1,9 +1,12 @@
 """N-grams of whole words: ALBERT's, in random order, and DeBERTa's, in windows.
 
-Both draw the number of words n with a probability in proportion to 1 / n.
+Both draw the number of words n with a probability in proportion to 1 / n, unless they
+are told another (MacBERT: 40, 30, 20 and 10 % for 1 to 4 words).
 
 Shapes: B rows, L length, P prediction slots, W words of a row, N words of an n-gram.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -19,9 +22,19 @@ from encoderjax.objectives.masking import (
 )
 
 
-def draw_lengths(draws: Draws, columns: int, max_ngram: int) -> np.ndarray:
-    """Returns numbers of words, int64 [B, columns], in 1..max_ngram."""
+def draw_lengths(
+    draws: Draws,
+    columns: int,
+    max_ngram: int,
+    shares: Sequence[float] | None = None,
+) -> np.ndarray:
+    """Returns numbers of words, int64 [B, columns], in 1..max_ngram.
+
+    Their shares are 1 / n unless they are given.
+    """
     shares_N = 1.0 / np.arange(1, max_ngram + 1)
+    if shares is not None:
+        shares_N = np.asarray(shares, np.float64)
     share_BC = draws.uniform("mlm/ngram", columns)
     lengths_BC = np.ones(share_BC.shape, np.int64)
     for bound in np.cumsum(shares_N / shares_N.sum())[:-1]:
@@ -37,6 +50,7 @@ def select_ngrams(
     lexicon: Lexicon,
     *,
     max_ngram: int = 3,
+    ngram_shares: Sequence[float] | None = None,
 ) -> Selected:
     """Chooses n-grams that begin at the words in random order (ALBERT).
 
@@ -48,7 +62,7 @@ def select_ngrams(
     left_B = prediction_counts(batch["mask"], rate, slots)
     num_rows, num_words = words.sizes_BW.shape
     order_BW = words.order(draws.bits("mlm/select", num_words))
-    lengths_BW = draw_lengths(draws, num_words, max_ngram)
+    lengths_BW = draw_lengths(draws, num_words, max_ngram, ngram_shares)
     width = num_words + max_ngram
     sizes_BW = np.pad(words.sizes_BW, ((0, 0), (1, max_ngram - 1)))
     ends = np.cumsum(sizes_BW, axis=1).ravel()  # tokens before each word
@@ -85,6 +99,7 @@ def select_ngram_windows(
     lexicon: Lexicon,
     *,
     max_ngram: int = 3,
+    ngram_shares: Sequence[float] | None = None,
 ) -> Selected:
     """Chooses one n-gram in each window of n / rate words, from the left (DeBERTa).
 
@@ -98,7 +113,7 @@ def select_ngram_windows(
     numbers_B = words.numbers_B
     window_B = np.floor(1.0 / np.broadcast_to(rate, num_rows)).astype(np.int64)
     columns = -(-num_words // int(window_B.min(initial=num_words)))  # at most
-    lengths_BC = draw_lengths(draws, columns, max_ngram)
+    lengths_BC = draw_lengths(draws, columns, max_ngram, ngram_shares)
     bits_BC = draws.bits("mlm/select", columns).astype(np.uint64)
 
     width = num_words + max_ngram

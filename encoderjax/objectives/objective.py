@@ -50,6 +50,9 @@ class Objective:
                 f"objectives.{self.name}.weight={self.weight} must be at least 0"
             )
 
+    def check_beside(self, others: Sequence["Objective"]) -> None:
+        """Refuses settings that contradict those of the objectives beside it."""
+
     @property
     def loss_weights(self) -> dict[str, float]:
         """Returns the weight of each term that enters the loss."""
@@ -64,6 +67,14 @@ class Objective:
         return None
 
     # ---- host ----
+
+    @property
+    def word_lists(self) -> Mapping[str, tuple[str, str]]:
+        """What `corrupt` reads of the lexicon beside the vocabulary.
+
+        The name there -> the field of the config that names a file, and the file.
+        """
+        return {}
 
     def corrupt(self, batch: Batch, draws: Draws, lexicon: Lexicon) -> Batch:
         """Returns the batch with this objective's keys added."""
@@ -154,3 +165,4 @@ def check_together(objectives: Sequence[Objective]) -> None:
                     f"objectives.{objective.name} and objectives.{other} do not go "
                     f"together: {reason}; leave one out"
                 )
+        objective.check_beside(objectives)

@@ -24,6 +24,9 @@ class _PairObjective(Objective):
 
     Reads the keys `second`, [B], and `paired`, [B]: rows of one segment do not count.
 
+    Terms, each by pair: `<name>_loss`, `<name>_accuracy`, and the share of the label 1,
+    `nsp_random_share` or `sop_swapped_share`, beside which the others are to be read.
+
     Attributes:
       second: the `data.second` that it is for.
       also: others that it can learn from.
@@ -38,6 +41,8 @@ class _PairObjective(Objective):
             what = "have one segment"
             if FORMS[data.form].packed:
                 what = "hold several documents side by side and no pairs"
+            if FORMS[data.form].parallel:
+                what = "hold a line and its true translation"
             able = forms_that(lambda form: self.second in form.second)
             raise UserError(
                 f"objectives.{self.name} needs pairs, but rows of data.form="
@@ -59,7 +64,8 @@ class _PairObjective(Objective):
     def counts(self, batch: DeviceBatch) -> Terms:
         """Counts rows of two segments."""
         rows = jnp.sum(batch["paired"])
-        return {f"{self.name}_loss": rows, f"{self.name}_accuracy": rows}
+        names = ("loss", "accuracy", f"{self.second}_share")
+        return {f"{self.name}_{name}": rows for name in names}
 
     def sums(self, model: EncoderModel, outputs: Outputs, batch: DeviceBatch) -> Terms:
         """Adds up cross-entropy and hits over rows."""
@@ -70,6 +76,7 @@ class _PairObjective(Objective):
         return {
             f"{self.name}_loss": jnp.sum(loss_B * weight_B),
             f"{self.name}_accuracy": jnp.sum(hit_B * weight_B),
+            f"{self.name}_{self.second}_share": jnp.sum(label_B * weight_B),
         }
 
 

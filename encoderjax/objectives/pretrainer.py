@@ -122,6 +122,7 @@ class Pretrainer:
                 streams=self._streams(batch, carry),
                 documents_BL=batch.get("documents"),
                 positions_BL=batch.get("positions"),
+                languages_BL=batch.get("languages"),
             )
             for objective in self.objectives:
                 if objective.name not in taken_over:

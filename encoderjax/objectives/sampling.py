@@ -34,7 +34,7 @@ def select_weighted(
     not selected, the unknown one included.
     """
     ids_BL = batch["ids"]
-    among_BL = batch["mask"] & ~lexicon.vocabulary.special_V[ids_BL]
+    among_BL = candidates(batch, lexicon) & ~lexicon.vocabulary.special_V[ids_BL]
     counts_B = rounded_at_random(rate * batch["mask"].sum(axis=1), draws)
     counts_B = np.minimum(counts_B, slots)
     # Waiting times with these rates end in the order of draws without replacement.

@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from encoderjax.objectives.masking import Selected, select_tokens, select_words
 from encoderjax.objectives.ngrams import select_ngram_windows, select_ngrams
+from encoderjax.objectives.phrases import select_phrases
 from encoderjax.objectives.sampling import select_weighted, select_with_replacement
 from encoderjax.objectives.spans import select_spans
 
@@ -14,6 +15,7 @@ Select = Literal[
     "words",
     "ngrams",
     "ngram_windows",
+    "phrases",
     "spans",
     "weighted",
     "with_replacement",
@@ -37,21 +39,25 @@ class Selector(NamedTuple):
       options: the fields of MaskedLM that it takes.
       slots: from the share of a full row to the slots that an exact count needs.
       can_drop: whether it may select more than there are slots at an exact count.
+      whole_words: whether no word is selected in part.
     """
 
     select: Callable[..., Selected]
     options: tuple[str, ...] = ()
     slots: Callable[[float], int] = _rounded
     can_drop: bool = False
+    whole_words: bool = False
 
 
+_NGRAMS = ("max_ngram", "ngram_shares")
 SELECTORS: dict[str, Selector] = {
     "tokens": Selector(select_tokens, ("count", "specials")),
-    "words": Selector(select_words, ("count", "specials")),
-    "ngrams": Selector(select_ngrams, ("max_ngram",)),
+    "words": Selector(select_words, ("count", "specials"), whole_words=True),
+    "ngrams": Selector(select_ngrams, _NGRAMS, whole_words=True),
     "ngram_windows": Selector(
-        select_ngram_windows, ("max_ngram",), _rounded_and_a_word, can_drop=True
+        select_ngram_windows, _NGRAMS, _rounded_and_a_word, can_drop=True
     ),
+    "phrases": Selector(select_phrases, ("phrase_share",), whole_words=True),
     "spans": Selector(select_spans, ("span",), math.ceil),
     "weighted": Selector(select_weighted, ("smoothing",), math.ceil),
     "with_replacement": Selector(select_with_replacement),

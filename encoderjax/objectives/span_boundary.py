@@ -4,6 +4,7 @@ Shapes: B batch, L length, P prediction slots, V vocabulary.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import jax.numpy as jnp
@@ -17,7 +18,9 @@ from encoderjax.models.encoder import Outputs
 from encoderjax.models.flops import boundary_flops
 from encoderjax.models.heads import EncoderModel
 from encoderjax.objectives.masking import candidates
+from encoderjax.objectives.mlm import MaskedLM
 from encoderjax.objectives.objective import DeviceBatch, Objective, Terms
+from encoderjax.objectives.spans import runs
 from encoderjax.objectives.vocabulary_loss import predicted
 
 
@@ -26,7 +29,8 @@ class SpanBoundary(Objective):
     """Predicts what masked LM selected from two states and the place in the span.
 
     A span is a run of selected tokens: spans that touch are one. [CLS] and [SEP] end a
-    run, and are not predicted. A token that was selected twice counts twice.
+    run, and are not predicted. A token that was selected twice counts twice. Where one
+    mask stands for a span, what stands beside it stands beside the span.
 
     Batch keys, all [B, P], for the slots of masked LM, whose labels they share:
     `sbo/left`, `sbo/right` int32, the places of the two states; `sbo/place` int32, the
@@ -35,7 +39,8 @@ class SpanBoundary(Objective):
     Attributes:
       endpoints: `external`: the tokens beside the span, which were seen. A span that
         begins or ends its text has none, and is left out. `internal`: the first and
-        the last token of the span itself (notes on SpanBERT).
+        the last token of the span itself (notes on SpanBERT); not where one mask stands
+        for both.
       slots: tokens of a span that are predicted, from its first; by default
         model.boundary_slots.
     """
@@ -46,6 +51,19 @@ class SpanBoundary(Objective):
 
     endpoints: Literal["external", "internal"] = "external"
     slots: int | None = None
+
+    def check_beside(self, others: Sequence[Objective]) -> None:
+        """Refuses the ends of spans that have one place."""
+        single = any(
+            isinstance(other, MaskedLM) and other.span_masks == "single"
+            for other in others
+        )
+        if single and self.endpoints == "internal":
+            raise UserError(
+                "objectives.sbo.endpoints='internal' reads the first and last token of "
+                "a span, and objectives.mlm.span_masks='single' leaves it one place; "
+                "set endpoints='external', or span_masks='each'"
+            )
 
     def resolved(self, data: DataConfig, model: EncoderConfig) -> "SpanBoundary":
         """Fills in how far into a span is predicted."""
@@ -64,8 +82,12 @@ class SpanBoundary(Objective):
         vocabulary, labels_BP = lexicon.vocabulary, batch["mlm/labels"]
         text_BP = (labels_BP != vocabulary.cls_id) & (labels_BP != vocabulary.sep_id)
         text_BP &= weights_BP > 0
-        first_BP, last_BP = _runs(positions_BP, text_BP)
-        place_BP = positions_BP - first_BP
+        slots_2BP = runs(positions_BP, text_BP)
+        first_BP, last_BP = np.take_along_axis(positions_BP[None], slots_2BP, axis=2)
+        if "mlm/offsets" in batch:  # tokens of one place, a slot for each
+            place_BP = np.arange(positions_BP.shape[1]) - slots_2BP[0]
+        else:
+            place_BP = positions_BP - first_BP
         live_BP = text_BP & (place_BP < self.slots)
         if self.endpoints == "external":
             first_BP, last_BP = first_BP - 1, last_BP + 1
@@ -102,25 +124,3 @@ class SpanBoundary(Objective):
             "sbo_loss": jnp.sum(found.loss_BP * weights_BP),
             "sbo_accuracy": jnp.sum(found.hit_BP * weights_BP),
         }
-
-
-def _runs(
-    positions_BP: np.ndarray, used_BP: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the first and the last place of the run that each used slot is in.
-
-    Positions ascend over the used slots, and may repeat.
-    """
-    joins_BP = np.zeros(used_BP.shape, bool)  # to the slot before
-    joins_BP[:, 1:] = used_BP[:, 1:] & used_BP[:, :-1]
-    joins_BP[:, 1:] &= np.diff(positions_BP, axis=1) <= 1
-    slots_P = np.arange(used_BP.shape[1])
-    first_BP = np.maximum.accumulate(np.where(joins_BP, 0, slots_P), axis=1)
-    ends_BP = np.ones(used_BP.shape, bool)  # the run
-    ends_BP[:, :-1] = ~joins_BP[:, 1:]
-    last_BP = np.where(ends_BP, slots_P, len(slots_P))[:, ::-1]
-    last_BP = np.minimum.accumulate(last_BP, axis=1)[:, ::-1]
-    return (
-        np.take_along_axis(positions_BP, first_BP, axis=1),
-        np.take_along_axis(positions_BP, last_BP, axis=1),
-    )

@@ -1,4 +1,4 @@
-"""Spans of whole words (SpanBERT).
+"""Spans of whole words (SpanBERT), and the runs that selected tokens form.
 
 Shapes: B rows, L length, P prediction slots, W words of a row, S words of a span.
 """
@@ -122,3 +122,20 @@ def _anchors(words: Words, tokens_B: np.ndarray, draws: Draws, site: str) -> np.
     place_BC = first_B1 + draws.integers(site, _BLOCK, tokens_B[:, None])
     # A row without candidates has no place of its own; nothing is taken for it.
     return word_of_candidate[np.minimum(place_BC, len(word_of_candidate) - 1)]
+
+
+def runs(positions_BP: np.ndarray, used_BP: np.ndarray) -> np.ndarray:
+    """Returns the first and the last slot of the run of each used slot, [2, B, P].
+
+    Positions ascend over the used slots, and may repeat.
+    """
+    joins_BP = np.zeros(used_BP.shape, bool)  # to the slot before
+    joins_BP[:, 1:] = used_BP[:, 1:] & used_BP[:, :-1]
+    joins_BP[:, 1:] &= np.diff(positions_BP, axis=1) <= 1
+    slots_P = np.arange(used_BP.shape[1])
+    first_BP = np.maximum.accumulate(np.where(joins_BP, 0, slots_P), axis=1)
+    ends_BP = np.ones(used_BP.shape, bool)  # the run
+    ends_BP[:, :-1] = ~joins_BP[:, 1:]
+    last_BP = np.where(ends_BP, slots_P, len(slots_P))[:, ::-1]
+    last_BP = np.minimum.accumulate(last_BP, axis=1)[:, ::-1]
+    return np.stack([first_BP, last_BP])

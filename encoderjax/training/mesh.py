@@ -57,9 +57,10 @@ def sizes_of(config: MeshConfig, devices: int) -> dict[str, int]:
         sizes[wildcard] = max(1, devices // given)
     if math.prod(sizes.values()) != devices:
         wanted = ", ".join(f"mesh.{axis}={getattr(config, axis)}" for axis in AXES)
+        number = given if wildcard is None else f"a multiple of {given}"
         raise UserError(
-            f"{wanted} needs a multiple of {given} devices, but there are "
-            f"{devices}; set one axis to -1 to use what is there"
+            f"{wanted} needs {number} devices, but there are {devices}; set one axis "
+            "to -1 to use what is there, and let the others divide it"
         )
     return sizes
 
@@ -84,7 +85,7 @@ def filled_rows(batch_size: int, mesh: Mesh, microbatches: int) -> int:
 # dimensions; stacked layers have one more in front, which is never split.
 RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"token_embed/embedding$", ("model", "fsdp")),
-    (r"encoder/(position|segment|distance)_embed/embedding$", (None, "fsdp")),
+    (r"encoder/(position|segment|distance|language)_embed/embedding$", (None, "fsdp")),
     (r"encoder/query_embed$", (None,)),
     (r"encoder/embed_project/kernel$", (None, "fsdp")),
     (r"encoder/conv/conv/kernel$", (None, "fsdp", None)),
@@ -103,8 +104,8 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"heads/(?!sbo/dense)\w+/(dense|second_dense|score)/kernel$", ("fsdp", None)),
     (r"task/(dense|score)/kernel$", ("fsdp", None)),
     (r"task/layer_(weights|scale)$", (None,)),
-    (r"heads/sbo/place_embed/embedding$", (None, None)),
-    (r"heads/(mlm|sbo)/bias$", ("model",)),
+    (r"heads/(sbo/place|mlm/offset)_embed/embedding$", (None, None)),
+    (r"heads/(mlm|sbo|missing)/bias$", ("model",)),
     (
         r"(attention/out|mlp/down|pooler|dense|score|norm|embed_project|conv)/bias$",
         (None,),

@@ -11,7 +11,9 @@ import optax
 
 from encoderjax.errors import UserError
 
-Shape = Literal["bert", "electra", "linear", "polynomial", "wsd", "constant"]
+Shape = Literal[
+    "bert", "electra", "linear", "polynomial", "inverse_sqrt", "wsd", "constant"
+]
 
 
 def learning_rate_schedule(
@@ -35,6 +37,8 @@ def learning_rate_schedule(
                   XLNet with end_share 0.001, NVIDIA's Adam)
       polynomial  peak (1 - t/T)^power, counted from step 0 (LAMB with power 0.5, whose
                   rate drops when the warmup ends)
+      inverse_sqrt
+                  peak sqrt(W/t): falls for ever, whatever T (XLM)
       wsd         constant, and over the last `decay_steps` peak (1 - sqrt(progress))
       constant    the peak
 
@@ -46,6 +50,11 @@ def learning_rate_schedule(
             f"optimizer.warmup_steps={warmup_steps} and optimizer.decay_steps="
             f"{decay_steps} together exceed steps={steps}; shorten one of them"
         )
+    if shape == "inverse_sqrt" and not warmup_steps:
+        raise UserError(
+            "optimizer.schedule='inverse_sqrt' needs optimizer.warmup_steps above 0: "
+            "the rate falls with the square root of steps over these"
+        )
 
     def rate(t):
         t = jnp.asarray(t, jnp.float32)
@@ -53,12 +62,14 @@ def learning_rate_schedule(
         if shape == "wsd":
             progress = (t - (steps - decay_steps)) / max(1, decay_steps)
             left = 1.0 - jnp.sqrt(jnp.clip(progress, 0.0, 1.0))
+        elif shape == "inverse_sqrt":
+            left = jnp.sqrt(warmup_steps / jnp.maximum(t, warmup_steps))
         elif shape == "linear":
             span = max(1, steps - warmup_steps)
             left = 1.0 - jnp.clip((t - warmup_steps) / span, 0.0, 1.0)
         else:
             left = jnp.clip(1.0 - t / steps, 0.0, 1.0)
-        if power != 1.0 and shape != "wsd":
+        if power != 1.0 and shape not in ("wsd", "inverse_sqrt"):
             left = left**power
         after = 1.0 if shape == "constant" else end_share + (1.0 - end_share) * left
         if shape == "electra":

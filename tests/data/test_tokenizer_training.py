@@ -106,6 +106,18 @@ def test_the_size_that_the_message_names_is_possible(kind):
         make_tokenizer(f"{kind}:{most + 1}", lambda: TEXTS)
 
 
+@pytest.mark.parametrize("kind", ["wordpiece", "wordpiece_likelihood_cased"])
+def test_chinese_alone_is_a_vocabulary_of_characters(kind):
+    """Every word is a character, so there is nothing to leave room for."""
+    texts = ["我在北京大学读书", "你在上海"]
+    tokenizer = make_tokenizer(f"{kind}:16", lambda: texts)
+    (ids,) = tokenizer.encode(texts[:1])
+    assert tokenizer.tokens(ids) == list(texts[0])
+    assert set(tokenizer.tokens(range(5, 16))) == set("".join(texts))
+    with pytest.raises(UserError, match="ask for at most 16"):
+        make_tokenizer(f"{kind}:17", lambda: texts)
+
+
 def test_nothing_to_train_on():
     for kind in ("bbpe", "unigram"):
         with pytest.raises(UserError, match="no words"):

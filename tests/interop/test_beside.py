@@ -56,7 +56,25 @@ def assert_same(ours: dict, others: dict) -> None:
     ("family", "config", "heads", "kept"),
     [
         ("spanbert", small("spanbert"), ("mlm", "sbo"), "heads/sbo/dense/kernel"),
+        (
+            "spanbert",
+            small("spanbert", mask_slots=5),
+            ("mlm",),
+            "heads/mlm/offset_embed/embedding",
+        ),
         ("deberta_v3", small("deberta_v3"), ("rtd",), "heads/rtd/score/kernel"),
+        (
+            "bert",
+            small("bert", pooler=False),
+            ("mlm", "deletion", "missing", "insertion"),
+            "heads/missing/bias",
+        ),
+        (
+            "deberta_v3",
+            small("deberta_v3"),
+            ("insertion",),
+            "heads/insertion/norm/scale",
+        ),
         (
             "deberta_v3",
             small("deberta_v3", mask_decoder_layers=2),
@@ -75,7 +93,10 @@ def assert_same(ours: dict, others: dict) -> None:
     ],
     ids=[
         "boundary_head",
+        "mask_offsets",
         "detection_head",
+        "noise",
+        "noise_with_cls",
         "mask_decoder",
         "own_decoder",
         "sop",

@@ -64,6 +64,7 @@ def test_nsp_is_the_cross_entropy_of_the_pooled_token(case):
     terms, _ = pretrainer.sums(params, {}, {}, batch, None)
     means = divide(terms, pretrainer.counts(batch))
     assert means["nsp_loss"] == pytest.approx(expected.mean(), abs=1e-5)
+    assert means["nsp_random_share"] == pytest.approx(np.mean(batch["second"]))
 
 
 def test_weights_of_the_objectives_enter_the_loss(case):

@@ -7,17 +7,15 @@ from encoderjax.data.pipeline import Lexicon
 from encoderjax.data.random import Draws
 from encoderjax.data.tokenizers import Vocabulary
 from encoderjax.errors import UserError
-from encoderjax.objectives.masking import (
+from encoderjax.objectives.masking import prediction_counts, select_tokens, select_words
+from encoderjax.objectives.mlm import MaskedLM
+from encoderjax.objectives.replacement import (
     KEPT,
     MASKED,
     REPLACED,
     Replacement,
-    prediction_counts,
     replace_selected,
-    select_tokens,
-    select_words,
 )
-from encoderjax.objectives.mlm import MaskedLM
 
 PAD, UNK, CLS, SEP, MASK = range(5)
 VOCAB = 200

@@ -10,16 +10,15 @@ from encoderjax.data.pipeline import DataConfig
 from encoderjax.data.random import Draws
 from encoderjax.errors import UserError
 from encoderjax.models.families import preset
-from encoderjax.objectives.masking import (
+from encoderjax.objectives.masking import select_tokens, select_words
+from encoderjax.objectives.mlm import MaskedLM
+from encoderjax.objectives.replacement import (
     KEPT,
     MASKED,
     REPLACED,
     Replacement,
     replace_selected,
-    select_tokens,
-    select_words,
 )
-from encoderjax.objectives.mlm import MaskedLM
 from encoderjax.objectives.selectors import SELECTORS
 from encoderjax.objectives.spans import SpanLengths
 from tests.objectives.masking_cases import (

@@ -59,6 +59,9 @@ MODELS = {
         True,
         False,
     ),
+    # Hugging Face's collator, and XLM: a share of the text, [CLS] and [SEP] left out.
+    "collator": ({"count": "bernoulli"}, 0.142, BERT, False, False),
+    "crammed bert": ({"rate": 0.25}, 0.25, BERT, False, False),
     "a range": ({"rate": "(0.1, 0.3)"}, 0.2, BERT, False, False),
 }
 

@@ -6,19 +6,14 @@ import math
 import numpy as np
 import pytest
 
-from encoderjax.objectives.masking import (
-    MASKED,
-    REPLACED,
-    Replacement,
-    select_tokens,
-    select_words,
-)
+from encoderjax.objectives.masking import select_tokens, select_words
 from encoderjax.objectives.mlm import MaskedLM
 from encoderjax.objectives.ngrams import (
     draw_lengths,
     select_ngram_windows,
     select_ngrams,
 )
+from encoderjax.objectives.replacement import MASKED, REPLACED, Replacement
 from encoderjax.objectives.sampling import select_weighted, select_with_replacement
 from encoderjax.objectives.spans import SpanLengths, select_spans
 from tests.objectives.masking_cases import (

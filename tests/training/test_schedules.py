@@ -95,6 +95,13 @@ def test_warmup_stable_decay_ends_with_a_square_root():
     )
 
 
+def test_the_inverse_square_root_does_not_know_the_end():
+    found = rates("inverse_sqrt", [5, 10, 40, 90], warmup_steps=10)
+    assert found == pytest.approx([0.5, 1.0, 0.5, 1 / 3])
+    with pytest.raises(UserError, match=r"needs optimizer\.warmup_steps above 0"):
+        rates("inverse_sqrt", [], warmup_steps=0)
+
+
 def test_constant_stays_at_the_peak():
     assert rates("constant", [5, 10, 100], warmup_steps=10, end_share=0.5) == [
         0.5,

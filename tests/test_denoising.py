@@ -1,0 +1,85 @@
+"""Each kind of noise, trained alone: beyond what frequencies alone would reach."""
+
+import numpy as np
+import pytest
+
+from encoderjax.config import load_config
+from encoderjax.experiment import Experiment
+from encoderjax.train import run
+from tests.small_runs import metrics
+from tests.torch_losses import held_out_batch
+
+# kind: the objective, its fields, steps, the peak, and the part of chance that is left.
+# What was put in is told latest: it is drawn as often as the words that belong there.
+ALONE = {
+    "substitution": (
+        "mlm",
+        {"replace.mask": 0.0, "replace.random": 1.0},
+        (200, 5e-3, 0.8),
+    ),
+    "deletion": ("deletion", {}, (500, 3e-3, 0.8)),
+    "insertion": ("insertion", {}, (600, 3e-3, 0.95)),
+    "reordering": ("reordering", {}, (200, 5e-3, 0.8)),
+}
+NOISE = ("deletion", "insertion", "reordering", "mlm")
+
+
+def alone(kind, corpus):
+    """Returns a small run of the recipe with one of its kinds of noise."""
+    kept, fields, (steps, peak, _) = ALONE[kind]
+    settings = {f"objectives.{name}": None for name in NOISE if name != kept}
+    settings |= {f"objectives.{kept}.{name}": value for name, value in fields.items()}
+    settings |= {
+        "steps": steps,
+        "data.corpus": str(corpus.folder),
+        "data.length": 32,
+        "model.width": 64,
+        "model.mlp_width": 128,
+        "optimizer.learning_rate": peak,
+        "optimizer.warmup_steps": 20,
+        "checkpoint.every": steps,
+        "eval.every": 0,
+        "eval.at_start": True,
+    }
+    return load_config("configs/denoising_base.py:tiny", settings)
+
+
+def entropy(counts):
+    shares = counts[counts > 0] / counts.sum()
+    return -(shares * np.log(shares)).sum()
+
+
+def chances(batch):
+    """Returns the least loss that one answer to all can have, by loss."""
+    found = {}
+    for name, key in (
+        ("deletion", "deletion/gaps"),
+        ("insertion", "insertion/extraneous"),
+    ):
+        if key in batch:
+            labels = batch[key][batch["mask"]]
+            found[f"{name}_loss"] = entropy(np.bincount(labels))
+    for name, key in (
+        ("mlm", "mlm"),
+        ("missing", "deletion"),
+        ("reordering", "reordering"),
+    ):
+        if f"{key}/labels" in batch:
+            labels = batch[f"{key}/labels"][batch[f"{key}/weights"] > 0]
+            found[f"{name}_loss"] = entropy(np.bincount(labels))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ALONE)
+def test_held_out_loss_falls_below_chance(kind, corpus, tmp_path):
+    config = alone(kind, corpus)
+    _, _, (_, _, left) = ALONE[kind]
+    run(config, tmp_path / "run")
+    measured = metrics(tmp_path / "run", "validation")
+    first, last = measured[0], measured[config.steps]
+    expected = chances(held_out_batch(Experiment.open(config, lambda text: None)))
+    (objective,) = config.objectives
+    assert expected.keys() == objective.loss_weights.keys()
+    for loss, chance in expected.items():
+        assert last[loss] < left * chance < first[loss], loss
