@@ -13,6 +13,7 @@ from encoderjax.evaluate import (
     held_out_metrics,
     members_line,
 )
+from encoderjax.expected import Curve
 from encoderjax.experiment import VALIDATION, Experiment, split_name
 from encoderjax.loop import Program
 from encoderjax.phases import Stage, identity_at, stage_at
@@ -28,6 +29,7 @@ class HeldOut:
       run: the experiment that describes all of them.
       stages: one for each program.
       writer: of metrics, in the process that writes them.
+      curve: of the recipe that the run follows unchanged, where one was measured.
     """
 
     run: Experiment
@@ -36,6 +38,7 @@ class HeldOut:
     mesh: Mesh
     writer: MetricsWriter | None
     progress: Progress
+    curve: Curve | None = None
 
     shown_by = "encoderjax.preview --step={step} shows them"
 
@@ -63,7 +66,11 @@ class HeldOut:
             split: self._measured(split, parts, stage, state, step)
             for split, parts in stage.held_out.items()
         }
-        return measured.get(VALIDATION, {})
+        own = measured.get(VALIDATION, {})
+        standing = self.curve.standing(step, own) if self.curve else ""
+        if standing:
+            self.progress.say(standing)
+        return own
 
     def _measured(
         self,

@@ -31,6 +31,7 @@ from encoderjax.config import (
 from encoderjax.data.tokenizers import Tokenizer
 from encoderjax.demonstration import demonstration, next_commands
 from encoderjax.errors import UserError
+from encoderjax.expected import curve_of
 from encoderjax.experiment import Experiment, model_of, open_start
 from encoderjax.held_out import HeldOut
 from encoderjax.interop.start import Start
@@ -110,15 +111,18 @@ def run(config: RunConfig, workdir: Path) -> dict[str, float] | None:
                 frozen=frozen,
             )
         write_workdir(workdir, experiment.described(), experiment.corpus.tokenizer)
+        curve = curve_of(experiment, stages)
         report(_opening_lines(experiment, stages, mesh, state, workdir, first))
         for line in start_lines:
             report(f"start    {line}")
+        if curve is not None:
+            report(f"curve    {curve.recipe} unchanged, whose curve is known")
 
         # ---- the loop ----
         programs = tuple(program_of(stage, mesh, shardings) for stage in stages)
         writer = MetricsWriter(workdir, first) if speaks else None
         progress = Progress(config.steps, first, speaks)
-        judge = HeldOut(experiment, stages, programs, mesh, writer, progress)
+        judge = HeldOut(experiment, stages, programs, mesh, writer, progress, curve)
         loop = Loop(config, programs, judge, mesh, checkpoints, writer, progress)
         try:
             with loop:

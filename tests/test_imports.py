@@ -20,7 +20,7 @@ LAYERS = (
     "models",
 )
 LAYERS += ("objectives", "training", "interop", "tasks", "config", "fitting")
-LAYERS += ("experiment", "phases")
+LAYERS += ("opened_lists", "languages", "experiment", "phases")
 
 
 def imports(path):
@@ -56,8 +56,9 @@ def test_data_and_models_do_not_meet_and_data_runs_without_jax():
             assert not imported.startswith("encoderjax.models")
     for path in (PACKAGE / "models").rglob("*.py"):
         assert not any(name.startswith("encoderjax.data") for name in imports(path))
-    masking = PACKAGE / "objectives" / "masking.py"
-    assert not any(name.split(".")[0] == "jax" for name in imports(masking))
+    for name in ("masking.py", "replacement.py"):
+        found = imports(PACKAGE / "objectives" / name)
+        assert not any(imported.split(".")[0] == "jax" for imported in found)
 
 
 def test_linen_stays_behind_its_fence():
@@ -80,6 +81,7 @@ def test_the_commands_need_neither_torch_nor_tensorflow():
         "import encoderjax.preview, encoderjax.evaluate, encoderjax.fill_mask\n"
         "import encoderjax.benchmark, encoderjax.compile_check, encoderjax.embed\n"
         "import encoderjax.finetune, encoderjax.predict\n"
+        "import encoderjax.ablate, encoderjax.race\n"
         "heavy = {'torch', 'transformers', 'datasets', 'tensorflow'}\n"
         "found = heavy & set(sys.modules)\n"
         "assert not found, found\n"

@@ -1,0 +1,154 @@
+"""Fills the tables and draws the pictures of docs/reproducing.md.
+
+python docs/reproducing.py --ablations=runs/ablations --race=runs/race
+
+What was measured is kept beside the page (docs/measured/) and in encoderjax/curves/;
+with the flags, results of runs are taken there first. What was not measured leaves no
+trace in the page.
+"""
+
+import argparse
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from encoderjax import ablation_results, race_results
+from encoderjax.ablation_results import rows
+from encoderjax.expected import FOLDER, Curve
+from encoderjax.interop.weights import read_json
+from encoderjax.pictures import can_draw
+from encoderjax.provenance import said
+from encoderjax.spread import Measured
+
+DOCS = Path(__file__).parent
+PAGE, MEASURED, PICTURES = DOCS / "reproducing.md", DOCS / "measured", DOCS / "pictures"
+RACE = "time_to_quality"
+
+
+def filled(page: str, parts: dict[str, str]) -> str:
+    """Returns the page with each part between its marks `<!-- NAME -->`."""
+    for name, text in parts.items():
+        pattern = rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)"
+        content = f"\n{text}\n\n" if text else ""
+        page, count = re.subn(
+            pattern, lambda m, c=content: m[1] + c + m[2], page, flags=re.DOTALL
+        )
+        if count != 1:
+            raise ValueError(f"{PAGE} must have the marks of {name!r} once")
+    return page
+
+
+def curves_table(curves: Sequence[Curve]) -> str:
+    """Returns the held-out losses of recipes by share of the run."""
+    lines = []
+    for curve in curves:
+        steps = sorted(curve.metrics)
+        last = curve.metrics[steps[-1]]
+        quarters = [steps[round(n * (len(steps) - 1) / 3)] for n in range(4)]
+        losses = [str(curve.at(step)["loss"]) for step in quarters]
+        others = [
+            f"{name.replace('_', ' ')} {Measured.of(values)}"
+            for name, values in last.items()
+            if name.endswith("_accuracy")
+        ]
+        minutes = sum(curve.about["seconds"]) / len(curve.about["seconds"]) / 60
+        shown = ", ".join(map(str, quarters))
+        line = [f"`{curve.recipe}`", shown, *losses, "; ".join(others)]
+        lines.append([*line, f"{minutes:.1f}", str(curve.runs)])
+    header = ["recipe", "at steps", "loss", "", "", "at the end", "accuracy"]
+    return rows([*header, "minutes", "seeds"], lines)
+
+
+def made_with(curves: Sequence[Curve]) -> str:
+    """Returns the machines and versions of curves."""
+    kinds = {(c.about["machine"], said(c.about["versions"])) for c in curves}
+    return "\n".join(f"{machine}; {versions}." for machine, versions in sorted(kinds))
+
+
+def draw_curves(curves: Sequence[Curve], path: Path) -> None:
+    """Draws the held-out loss of every recipe."""
+    from matplotlib.figure import Figure
+
+    columns = min(4, len(curves))
+    down = -(-len(curves) // columns)
+    figure = Figure(figsize=(3.0 * columns, 2.2 * down), layout="constrained")
+    grid = figure.subplots(down, columns, squeeze=False)
+    for axes, curve in zip(grid.ravel(), curves, strict=False):
+        steps = sorted(curve.metrics)
+        found = [curve.at(step)["loss"] for step in steps]
+        means, reach = [m.mean for m in found], [m.reach or 0.0 for m in found]
+        axes.errorbar(steps, means, reach, marker=".", capsize=2)
+        axes.set_title(Path(curve.recipe.partition(":")[0]).stem, fontsize=9)
+        axes.tick_params(labelsize=7)
+    for axes in grid.ravel()[len(curves) :]:
+        axes.set_visible(False)
+    figure.supxlabel("step", fontsize=9)
+    figure.supylabel("held-out loss", fontsize=9)
+    path.parent.mkdir(exist_ok=True)
+    figure.savefig(path, dpi=110)
+
+
+def curves_part(curves: Sequence[Curve]) -> str:
+    """Returns the part of the page on curves, and draws them."""
+    if not curves:
+        return ""
+    if can_draw(print):
+        draw_curves(curves, PICTURES / "curves.png")
+    picture = "![Held-out loss by step](pictures/curves.png)"
+    return "\n\n".join((curves_table(curves), made_with(curves), picture))
+
+
+def ablations_part() -> str:
+    """Returns the part of the page on ablations, and draws them."""
+    parts = []
+    for path in sorted((MEASURED / "ablations").glob("*.json")):
+        results = read_json(path)
+        ablation_results.draw(results, PICTURES / f"{path.stem}.png", print)
+        parts.append(f"### {results['title'].capitalize()}")
+        parts.append(ablation_results.table(results))
+        parts.append(f"![{results['title']}](pictures/{path.stem}.png)")
+    return "\n\n".join(parts)
+
+
+def race_part() -> str:
+    """Returns the part of the page on time to quality, and draws it."""
+    path = MEASURED / f"{RACE}.json"
+    if not path.is_file():
+        return ""
+    results = read_json(path)
+    PICTURES.mkdir(exist_ok=True)
+    race_results.draw(results, PICTURES / f"{RACE}.png", print)
+    picture = f"![Held-out loss against time](pictures/{RACE}.png)"
+    return "\n\n".join((race_results.table(results), picture))
+
+
+def take(source: Path, target: Path) -> None:
+    """Copies results beside the page."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+
+
+def main() -> None:
+    """Takes results where they are given, and fills the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ablations", type=Path, help="the folder of ablations' --out")
+    parser.add_argument("--race", type=Path, help="the --out of a race")
+    flags = parser.parse_args()
+    if flags.ablations:
+        for path in sorted(flags.ablations.glob(f"*/{ablation_results.RESULTS}")):
+            name = read_json(path)["name"]
+            take(path, MEASURED / "ablations" / f"{name}.json")
+    if flags.race:
+        take(flags.race / race_results.RESULTS, MEASURED / f"{RACE}.json")
+    curves = [Curve.read(path) for path in sorted(FOLDER.glob("*.json"))]
+    parts = {
+        "curves": curves_part(curves),
+        "ablations": ablations_part(),
+        "time to quality": race_part(),
+    }
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), parts), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

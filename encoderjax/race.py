@@ -1,0 +1,372 @@
+"""Held-out loss against time: a run here, and the same model in PyTorch.
+
+python -m encoderjax.race --config=configs/bert_tiny.py --minutes=5
+"""
+
+if __name__ == "__main__":  # before anything heavy is imported
+    from encoderjax.command import restart_with_huge_pages
+
+    restart_with_huge_pages()
+
+import contextlib
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from encoderjax import torch_step
+from encoderjax.command import Parser, run_command
+from encoderjax.config import RunConfig, add_config_flag, config_name, parse_with_config
+from encoderjax.data.pipeline import Batch, BatchSource, prefetched
+from encoderjax.data.rows import RowIndex
+from encoderjax.errors import UserError
+from encoderjax.interop.huggingface import params_to_hf
+from encoderjax.interop.weights import read_json, write_json
+from encoderjax.loop import Program
+from encoderjax.objectives.mlm import MaskedLM
+from encoderjax.phases import Stage, open_stages
+from encoderjax.provenance import machine, made_with
+from encoderjax.race_results import OURS, RESULTS, THEIRS, draw, table
+from encoderjax.torch_race import Point, Race, Runner
+from encoderjax.train import first_program
+from encoderjax.training.evaluation import evaluate
+from encoderjax.training.mesh import BatchPlacement, make_mesh
+from encoderjax.training.optimizer import make_optimizer
+from encoderjax.training.step import TrainState
+
+Report = Callable[[str], None]
+TABLE, PICTURE = "table.md", "picture.png"
+_MEASURED = 16  # times in a run
+_WARM_UP, _TIMED = 3, 12  # steps
+_AT_ONCE = 10  # steps that are waited for together, as in training
+
+
+def run(
+    config: RunConfig,
+    out: Path,
+    *,
+    minutes: float,
+    rows: int = 1_024,
+    workers: int = 1,
+    command: str = "",
+    report: Report = print,
+) -> dict[str, Any]:
+    """Trains both for as long, one after the other; returns and writes the results.
+
+    Each is first asked for its speed, and then makes as many steps as fill the time, so
+    that both go through their whole schedule of learning rates. Both begin with the
+    same weights and are measured on the same held-out rows and masks, while the clock
+    stands still; it does run while ours is compiled. What is in `out` is not run again.
+
+    Args:
+      minutes: for each.
+      rows: that are held out and measured at most.
+      workers: that make PyTorch's batches ahead.
+    """
+    if minutes <= 0:
+        raise UserError(f"--minutes={minutes} must be above 0")
+    if rows < 1:
+        raise UserError(f"--rows={rows} must be at least 1")
+    torch_step.check_installed()
+    whole = dataclasses.replace(config.data, buckets=None)
+    config = dataclasses.replace(config, phases={}, data=whole)
+    stage = open_stages(config, report, None)[0]
+    held_out = _held_out_rows(stage, rows)
+    out.mkdir(parents=True, exist_ok=True)
+    settings = {"config": stage.experiment.described(), "minutes": minutes}
+    settings |= {"rows": held_out[1]}
+    contenders = {}
+    for name, contend in (
+        (THEIRS, lambda: _theirs(stage, held_out, 60 * minutes, workers)),
+        (OURS, lambda: _ours(stage, held_out, 60 * minutes)),
+    ):
+        path = out / f"{name}.json"
+        if not path.is_file():
+            write_json(path, {"settings": settings, "points": contend()})
+        found = read_json(path)
+        _check_same(found["settings"], settings, path)
+        contenders[name] = found["points"]
+        last = contenders[name][-1]
+        report(
+            f"{name}: {last['step']:,} steps in {last['seconds'] / 60:.1f} min, held "
+            f"out {last['mlm_loss']:.3f}"
+        )
+    results = {
+        "minutes": minutes,
+        "rows": held_out[1],
+        "about": _about(stage, config),
+        "theirs": f"{torch_step.described(stage.experiment)}, {workers} worker for its "
+        "batches",
+        "contenders": contenders,
+        "command": command,
+        "versions": made_with(("jax", "jaxlib", *torch_step.LIBRARIES)),
+        "machine": machine(),
+    }
+    write_json(out / RESULTS, results)
+    text = table(results)
+    (out / TABLE).write_text(f"{text}\n", encoding="utf-8")
+    draw(results, out / PICTURE, report)
+    report(f"\n{text}\n\nresults in {out}")
+    return results
+
+
+def _held_out_rows(stage: Stage, rows: int) -> tuple[BatchSource, int]:
+    """Returns the held-out rows, and how many of them are measured."""
+    names = {objective.name for objective in stage.experiment.objectives}
+    if "mlm" not in names:
+        raise UserError(
+            f"objectives {', '.join(sorted(names))}: mlm is what both are compared by"
+        )
+    parts = stage.experiment.validation_sources()
+    if list(parts) != [""]:
+        raise UserError(
+            f"data.corpus={stage.experiment.corpus.name} must be one corpus with "
+            "held-out documents, to be compared on"
+        )
+    return parts[""], min(rows, parts[""].index.num_rows)
+
+
+def _check_same(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
+    for name in ("minutes", "rows", "config"):
+        if before[name] != _as_json(now[name]):
+            raise UserError(
+                f"{path} was made with another {name}; choose another --out, or delete "
+                "it"
+            )
+
+
+def _as_json(value: Any) -> Any:
+    return json.loads(json.dumps(value))
+
+
+def _lasting(stage: Stage, steps: int) -> Stage:
+    """Returns the same run with so many steps, and the shape of its schedule."""
+    config = stage.experiment.config
+    share = steps / config.steps
+    optimizer = dataclasses.replace(
+        config.optimizer,
+        warmup_steps=round(share * config.optimizer.warmup_steps),
+        decay_steps=round(share * config.optimizer.decay_steps),
+    )
+    changed = dataclasses.replace(config, steps=steps, optimizer=optimizer)
+    return open_stages(changed, lambda text: None, None)[0]
+
+
+def _steps_in(seconds: float, seconds_per_step: float) -> int:
+    return max(1, round(seconds / seconds_per_step))
+
+
+def _measured_after(steps: int) -> list[int]:
+    """Returns after which steps a run of so many is measured."""
+    marks = {max(1, round(steps * n / _MEASURED)) for n in range(1, _MEASURED + 1)}
+    return sorted(marks)
+
+
+# ---- ours ----
+
+
+def _ours(
+    stage: Stage, held_out: tuple[BatchSource, int], seconds: float
+) -> list[Point]:
+    """Returns the points of our run."""
+    mesh = make_mesh(stage.experiment.config.mesh)
+    with jax.set_mesh(mesh):
+        steps = _steps_in(seconds, _our_seconds_per_step(stage, mesh))
+        program, state = first_program(_lasting(stage, steps), mesh)
+        return _our_points(program, state, mesh, held_out)
+
+
+def _our_seconds_per_step(stage: Stage, mesh: Mesh) -> float:
+    """Times steps of a run that is then thrown away."""
+    program, state = first_program(stage, mesh)
+    with contextlib.closing(_batches(program, mesh, _WARM_UP + _TIMED)) as batches:
+        for step, batch in enumerate(batches, start=1):
+            state, metrics = program.train_step(state, batch)
+            if step == _WARM_UP:
+                jax.block_until_ready(metrics)
+                start = time.perf_counter()
+        jax.block_until_ready((state, metrics))
+    return (time.perf_counter() - start) / _TIMED
+
+
+def _our_points(
+    program: Program,
+    state: TrainState,
+    mesh: Mesh,
+    held_out: tuple[BatchSource, int],
+) -> list[Point]:
+    source, rows = held_out
+
+    def measured() -> Point:
+        means = evaluate(
+            program.eval_step, state.params, source, mesh=mesh, num_rows=rows
+        ).means()
+        return {name: means[name] for name in ("mlm_loss", "mlm_accuracy")}
+
+    points, spent = [{"seconds": 0.0, "step": 0, **measured()}], 0.0
+    marks = _measured_after(program.last)
+    with contextlib.closing(_batches(program, mesh, program.last)) as batches:
+        start = time.perf_counter()
+        for step, batch in enumerate(batches, start=1):
+            state, metrics = program.train_step(state, batch)
+            if step % _AT_ONCE == 0 or step in marks:
+                jax.block_until_ready((state, metrics))
+            if step in marks:
+                spent += time.perf_counter() - start
+                points.append({"seconds": spent, "step": step, **measured()})
+                start = time.perf_counter()
+    return points
+
+
+def _batches(program: Program, mesh: Mesh, steps: int):
+    """Yields the batches of a run on their devices, made ahead as in training."""
+    placement = BatchPlacement(mesh, program.source.batch_size)
+    make = lambda step: program.source.batch(step, placement.rows)
+    with contextlib.closing(prefetched(make, range(steps))) as batches:
+        for batch in batches:
+            yield placement.put(batch)
+
+
+# ---- theirs ----
+
+
+def _theirs(
+    stage: Stage, held_out: tuple[BatchSource, int], seconds: float, workers: int
+) -> list[Point]:
+    """Returns the points of PyTorch's run."""
+    runner = Runner(race_of(stage, held_out, workers))
+    try:
+        steps = _steps_in(seconds, runner.seconds_per_step())
+        config = _lasting(stage, steps).experiment.config
+        _, schedule = make_optimizer(config.optimizer, steps)
+        rates = np.asarray(schedule(np.arange(steps)), np.float64)
+        return runner.run(rates.tolist(), _measured_after(steps))
+    finally:
+        runner.close()
+
+
+def race_of(stage: Stage, held_out: tuple[BatchSource, int], workers: int) -> Race:
+    """Returns the same work for PyTorch: weights, rows, held-out rows with masks."""
+    experiment = stage.experiment
+    optimizer = experiment.config.optimizer
+    if not optimizer.bias_correction or optimizer.groups:
+        raise UserError(
+            f"optimizer.bias_correction={optimizer.bias_correction}, optimizer.groups="
+            f"{dict(optimizer.groups)}: PyTorch's AdamW corrects its bias and is one "
+            "group here; set True and {}"
+        )
+    mesh = make_mesh(experiment.config.mesh)
+    with jax.set_mesh(mesh):
+        _, state = first_program(stage, mesh)
+        params = jax.device_get(state.params)
+    family = experiment.config.model.family
+    assert family is not None
+    tensors, _ = params_to_hf(params, family, experiment.encoder)
+    work = torch_step.work_of(experiment, _whole_batches(*held_out))
+    index = experiment.train_index
+    source = dataclasses.replace(experiment.full_length_source(), corruptions=())
+    assert isinstance(index, RowIndex)  # of one corpus, as was checked
+    numbers_R = np.arange(len(index.passes[0]))  # one cut of the text
+    rows = source.rows(np.zeros_like(numbers_R), numbers_R)
+    more = torch_step.arguments_of(_unmasked(rows), experiment.head_names, work.config)
+    for name in ("input_ids", "attention_mask", "labels"):
+        del more[name]
+    (objective,) = (o for o in experiment.objectives if isinstance(o, MaskedLM))
+    if not isinstance(objective.rate, float):
+        raise UserError(
+            f"objectives.mlm.rate={objective.rate}: their collator has a number only"
+        )
+    vocabulary = experiment.corpus.tokenizer.vocabulary
+    return Race(
+        work=work,
+        tensors={name: np.asarray(x, np.float32) for name, x in tensors.items()},
+        tokenizer=str(experiment.corpus.tokenizer_folder),
+        ids_RL=rows["ids"],
+        lengths_R=rows["mask"].sum(axis=1),
+        special_RL=vocabulary.special_V[rows["ids"]],
+        more=more,
+        rate=objective.rate,
+        batch_size=experiment.batch_size,
+        seed=experiment.config.seed,
+        workers=workers,
+    )
+
+
+def _unmasked(rows: Batch) -> Batch:
+    """Returns rows with no slots, as if they had been masked."""
+    none_R0 = np.zeros((len(rows["ids"]), 0), np.int32)
+    return rows | {f"mlm/{n}": none_R0 for n in ("weights", "positions", "labels")}
+
+
+def _whole_batches(source: BatchSource, rows: int) -> list[Batch]:
+    """Returns the held-out batches, the last one without the rows that fill it up."""
+    batches = []
+    for step in range(-(-rows // source.batch_size)):
+        left = min(source.batch_size, rows - step * source.batch_size)
+        _, rows_B = source.places(step, np.arange(left))
+        batches.append(source.rows(np.zeros_like(rows_B), rows_B))
+    return batches
+
+
+def _about(stage: Stage, config: RunConfig) -> str:
+    experiment, data, encoder = stage.experiment, config.data, stage.experiment.encoder
+    return (
+        f"{config.model.family} {encoder.num_layers}x{encoder.width}, vocabulary "
+        f"{encoder.vocab_size:,}, {experiment.batch_size} x {data.length} a step, on "
+        f"{experiment.corpus.label}"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Parses flags and runs."""
+    parser = Parser(
+        command="race",
+        description="Trains the same small model for as long here and in PyTorch, as "
+        "its users do it (Hugging Face's class and collator, a DataLoader, AdamW), one "
+        "after the other on the same cores: held-out loss against time.",
+        examples=(
+            "python -m encoderjax.race --config=configs/bert_tiny.py --minutes=5",
+            "python -m encoderjax.race --config=configs/cpu_half_hour.py --minutes=30 "
+            "--config.data.corpus=corpora/books --out=runs/race",
+        ),
+        notes=("What is in --out is not run again: the same command goes on.",),
+    )
+    add_config_flag(parser)
+    parser.add_argument(
+        "--minutes", type=float, default=30.0, help="for each (default: 30)"
+    )
+    parser.add_argument(
+        "--rows",
+        type=int,
+        default=1_024,
+        help="held-out rows that are measured (default: 1,024)",
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        help="that make PyTorch's batches ahead; 0: none (default: 1)",
+    )
+    parser.add_argument("--out", help="a folder; default: runs/race-<name>")
+    flags, config = parse_with_config(parser, arguments)
+    out = Path(flags.out or f"runs/race-{config_name(flags.config)}")
+    given = sys.argv[1:] if arguments is None else arguments
+    run(
+        config,
+        out,
+        minutes=flags.minutes,
+        rows=flags.rows,
+        workers=flags.workers,
+        command=" ".join(("python -m encoderjax.race", *given)),
+    )
+
+
+if __name__ == "__main__":
+    run_command(main)

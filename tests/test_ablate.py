@@ -1,0 +1,257 @@
+"""Ablations: equal budgets, one judge for all, and what is said of differences."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from encoderjax import ablate
+from encoderjax.ablation import Ablation, Claim
+from encoderjax.ablation_results import difference, table, verdict
+from encoderjax.config import RunConfig
+from encoderjax.errors import UserError
+from encoderjax.evaluate import run as evaluate
+from encoderjax.phases import open_stages
+from encoderjax.recipes import load_recipe
+from encoderjax.spread import Measured
+from tests.small_runs import overrides
+
+SILENT = lambda text: None
+FILES = sorted(Path("configs/ablations").glob("*.py"))
+OWN, PAPER = ("own/mlm_loss",), {"source": "a paper", "finding": "x"}
+# Another way of masking, and another tree of parameters.
+MASKED = {
+    "objectives": {"mlm": {"replace": {"mask": 1.0, "random": 0.0}}},
+    "model": {"sharing": "all"},
+}
+
+
+def nested(flat: dict) -> dict:
+    values: dict = {}
+    for name, value in flat.items():
+        *groups, field = name.split(".")
+        node = values
+        for group in groups:
+            node = node.setdefault(group, {})
+        node[field] = value
+    return values
+
+
+def small_ablation(corpus, **changes) -> Ablation:
+    """Two arms of a small run; `bert` is trained on what the judge asks for."""
+    run = {name: _typed(value) for name, value in overrides(corpus.folder).items()}
+    fields = {
+        "name": "small",
+        "folder": Path("configs/ablations"),
+        "title": "a small one",
+        "base": "../bert_tiny.py",
+        "run": nested(run),
+        "arms": {"bert": {}, "masked": MASKED},
+        "judges": {"all": {}},
+        "metrics": ("all/mlm_loss", "own/nsp_accuracy"),
+        "tokens": 4_000,
+        "batch_tokens": 400,
+        "seeds": 2,
+        "paper": PAPER | {"claims": ("bert > masked",)},
+    }
+    return Ablation.from_dict(fields | changes)
+
+
+def _typed(text: str):
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+@pytest.fixture(scope="module")
+def done(corpus, tmp_path_factory):
+    out = tmp_path_factory.mktemp("ablation")
+    results = ablate.run(small_ablation(corpus), out, command="again", report=SILENT)
+    return out, results
+
+
+def found(out: Path, arm: str, seed: int) -> dict[str, float]:
+    return json.loads((out / arm / str(seed) / "found.json").read_text())["metrics"]
+
+
+def test_all_arms_are_measured_by_one_judge(done):
+    out, results = done
+    for arm in ("bert", "masked"):
+        values = [found(out, arm, seed)["all/mlm_loss"] for seed in (0, 1)]
+        assert results["arms"][arm]["values"]["all/mlm_loss"] == values
+        assert len(set(values)) == 2  # seeds differ
+    # The first arm is trained on what the judge asks for, the second is not.
+    bert, masked = found(out, "bert", 0), found(out, "masked", 0)
+    assert bert["all/mlm_loss"] == pytest.approx(bert["own/mlm_loss"], abs=1e-5)
+    assert abs(masked["all/mlm_loss"] - masked["own/mlm_loss"]) > 1e-4
+    assert "all/mlm_loss_kept" in masked
+    assert "own/mlm_loss_kept" not in masked
+    # What evaluate says of that workdir, with its own settings.
+    own = evaluate(out / "masked" / "0", report=SILENT)
+    assert own["mlm_loss"] == pytest.approx(masked["own/mlm_loss"], abs=1e-5)
+
+
+def test_the_table_says_what_was_found(done):
+    out, results = done
+    text = (out / "table.md").read_text()
+    assert text.rstrip("\n") == table(results)
+    values = results["arms"]["bert"]["values"]["all/mlm_loss"]
+    assert f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}" in text
+    assert "| bert > masked |" in text
+    assert "2 seeds an arm" in text
+    assert (out / "picture.png").stat().st_size > 10_000
+
+
+def test_what_is_finished_stays_and_what_is_missing_goes_on(corpus, done, tmp_path):
+    out, results = done
+    copy = tmp_path / "copy"
+    shutil.copytree(out, copy)
+    (copy / "masked" / "1" / "found.json").unlink()  # killed while it was judged
+    shutil.rmtree(copy / "bert" / "1")  # never begun
+    said: list[str] = []
+    times = [(copy / "bert" / "0" / "metrics.jsonl").stat().st_mtime_ns]
+    again = ablate.run(small_ablation(corpus), copy, report=said.append)
+    times.append((copy / "bert" / "0" / "metrics.jsonl").stat().st_mtime_ns)
+    assert again is not None
+    assert times[0] == times[1]
+    for arm in results["arms"]:
+        expected = results["arms"][arm]["values"]
+        for metric, values in again["arms"][arm]["values"].items():
+            assert values == pytest.approx(expected[metric], abs=1e-6)
+    with pytest.raises(UserError, match=r"tokens=8000 does not fit .* made with 4000"):
+        ablate.run(small_ablation(corpus, tokens=8_000), copy, report=SILENT)
+
+
+def test_arms_read_the_same_tokens_in_as_many_steps(corpus):
+    arms = {"wide": {}, "short": {"data": {"length": 16}}}
+    ablation = small_ablation(corpus, arms=arms, judges={}, metrics=OWN, paper=PAPER)
+    read = {}
+    for arm, values in ablation.planned(SILENT).items():
+        stage = open_stages(RunConfig.from_dict(values), SILENT, None)[0]
+        batches = [stage.source.batch(step) for step in range(values["steps"])]
+        read[arm] = sum(int(batch["mask"].sum()) for batch in batches)
+        assert values["steps"] == 10
+        assert values["optimizer"]["warmup_steps"] == 1
+    # Rows are counted whole, and have their tokens in the mean.
+    assert read["short"] == pytest.approx(4_000, rel=0.05)
+    assert read["wide"] == pytest.approx(4_000, rel=0.05)
+
+
+def test_equal_arithmetic_gives_a_costly_arm_fewer_steps(corpus):
+    arms = {"one": {}, "two": {"model": {"num_layers": 6}}}
+    ablation = small_ablation(
+        corpus, arms=arms, equal="flops", tokens=40_000, judges={},
+        metrics=OWN, paper=PAPER,
+    )  # fmt: skip
+    spent = {}
+    for arm, values in ablation.planned(SILENT).items():
+        stage = open_stages(RunConfig.from_dict(values), SILENT, None)[0]
+        spent[arm] = stage.flops_per_step, values["steps"]
+    assert spent["one"][1] == 100 > spent["two"][1]
+    totals = [flops * steps for flops, steps in spent.values()]
+    assert abs(totals[0] - totals[1]) <= spent["two"][0] / 2  # but for half a step
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_experiment_can_be_run(path):
+    ablation = Ablation.load(str(path))
+    assert f"--config={path}" in load_recipe(path).__doc__
+    for arm in ablation.arms:
+        config = RunConfig.from_dict(ablation.values(arm, seed=1))
+        assert config.seed == 1
+        assert config.steps * ablation.batch_tokens <= ablation.tokens
+    for judge in ablation.judges:
+        objectives = ablation.judging(judge).objectives
+        assert "mlm" in {objective.name for objective in objectives}
+    assert set(ablation.paper.figures) <= set(ablation.arms)
+    assert ablation.seeds >= 3
+
+
+# ---- what counts as a difference ----
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 8])
+def test_the_spread_is_a_bound_on_students_t(count):
+    rng = np.random.default_rng(count)
+    for shift in (0.0, 0.5, 1.0, 2.0, 4.0):
+        a, b = rng.normal(0, 1, count), rng.normal(shift, 1, count)
+        t = scipy.stats.ttest_ind(a, b).statistic
+        one, other = Measured.of(a.tolist()), Measured.of(b.tolist())
+        assert one.within_spread_of(other) == (abs(t) <= 2 * np.sqrt(count / 2))
+
+
+def made_up(**values) -> dict:
+    arms = {arm: {"values": {"all/mlm_loss": v}} for arm, v in values.items()}
+    return {"metrics": ["all/mlm_loss"], "arms": arms}
+
+
+CLOSE, FAR, NEAR = [2.0, 2.1, 2.2], [3.0, 3.1, 3.2], [2.05, 2.1, 2.25]
+
+
+@pytest.mark.parametrize(
+    ("claim", "one", "two", "expected"),
+    [
+        ("one > two", CLOSE, FAR, "agrees"),
+        ("one > two", FAR, CLOSE, "disagrees"),
+        ("one > two", CLOSE, NEAR, "within the spread"),
+        ("one ~ two", CLOSE, NEAR, "agrees"),
+        ("one ~ two", CLOSE, FAR, "differs"),
+        ("one > two", CLOSE[:1], FAR[:1], "one seed: no spread to compare with"),
+        ("one > two", CLOSE, [], "not measured"),
+    ],
+)
+def test_verdicts(claim, one, two, expected):
+    assert verdict(made_up(one=one, two=two), Claim.of(claim)) == expected
+
+
+def test_an_accuracy_is_better_when_higher():
+    arms = {
+        "one": {"values": {"all/mlm_accuracy": FAR}},
+        "two": {"values": {"all/mlm_accuracy": CLOSE}},
+    }
+    results = {"metrics": ["all/mlm_accuracy"], "arms": arms}
+    assert verdict(results, Claim.of("one > two")) == "agrees"
+
+
+def test_differences_say_whether_they_count():
+    near, far = (
+        difference(Measured.of(NEAR), Measured.of(CLOSE)),
+        difference(Measured.of(FAR), Measured.of(CLOSE)),
+    )
+    assert near == "+0.033 (within the spread)"
+    assert far == "+1.000"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"order": ("bert", "mask")}, "must name every arm once: bert, masked"),
+        ({"metrics": ("al/mlm_loss",)}, "does not begin with a judge .*: own, all"),
+        ({"arms": {"a/b": {}, "c": {}}}, "arms.a/b: names of arms are folders"),
+        ({"tokens": 100}, "tokens=100 is less than batch_tokens=400"),
+        ({"metric": ("own/loss",)}, "metric is not a field.*did you mean 'metrics'"),
+        (
+            {"paper": {"source": "s", "finding": "f", "claims": ("bert > maskd",)}},
+            "'maskd' is not an arm; did you mean 'masked'",
+        ),
+        (
+            {"paper": {"source": "s", "finding": "f", "claims": ("bert beats",)}},
+            "'bert beats' is not 'ARM > ARM'",
+        ),
+    ],
+)
+def test_mistakes_are_named(corpus, changes, message):
+    with pytest.raises(UserError, match=message):
+        small_ablation(corpus, **changes)
+
+
+def test_a_metric_that_no_run_has_is_named_with_those_there_are(corpus, done, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(done[0], copy)
+    ablation = small_ablation(corpus, metrics=("all/sop_loss",))
+    with pytest.raises(UserError, match=r"no run has 'all/sop_loss' .*all/mlm_loss,"):
+        ablate.run(ablation, copy, report=SILENT)

@@ -1,0 +1,40 @@
+"""The page of what was measured is filled by its script."""
+
+import pytest
+
+from encoderjax.expected import Curve
+from encoderjax.recipes import load_recipe
+
+script = load_recipe("docs/reproducing.py")
+
+CURVE = Curve(
+    "configs/a.py:tiny",
+    {},
+    {
+        step: {"loss": [9 - step / 100, 9.2 - step / 100], "mlm_accuracy": [0.1, 0.2]}
+        for step in (100, 200, 300, 400)
+    },
+    {"seconds": [60.0, 120.0], "machine": "a machine", "versions": {"jax": "1"}},
+)
+
+
+def test_parts_go_between_their_marks_however_often():
+    page = script.PAGE.read_text()
+    names = ("curves", "ablations", "time to quality")
+    empty = script.filled(page, dict.fromkeys(names, ""))
+    full = script.filled(empty, dict.fromkeys(names, "a table\\1"))
+    assert full.count("\na table\\1\n") == 3
+    assert script.filled(full, dict.fromkeys(names, "a table\\1")) == full
+    assert script.filled(full, dict.fromkeys(names, "")) == empty
+    with pytest.raises(ValueError, match="must have the marks of 'nothing' once"):
+        script.filled(page, {"nothing": "x"})
+
+
+def test_curves_are_told_by_quarters(tmp_path):
+    head, _, line = script.curves_table([CURVE]).splitlines()
+    assert "| `configs/a.py:tiny` | 100, 200, 300, 400 | 8.100 ± 0.141 |" in line
+    assert "mlm accuracy 0.150 ± 0.071 | 1.5 | 2 |" in line
+    assert head.count("|") == line.count("|")
+    assert script.made_with([CURVE, CURVE]) == "a machine; jax 1."
+    script.draw_curves([CURVE], tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").stat().st_size > 5_000
