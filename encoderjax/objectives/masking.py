@@ -196,10 +196,13 @@ class Words:
         """
         num_words = keys_BW.shape[1]
         bits = np.uint64(max(1, (num_words - 1).bit_length()))
-        keys = np.where(self.sizes_BW > 0, keys_BW.astype(np.uint64), 1 << 32)
-        keys = (keys << bits) | np.arange(num_words, dtype=np.uint64)
+        keys = keys_BW.astype(np.uint64)
+        keys[self.sizes_BW == 0] = 1 << 32
+        keys <<= bits
+        keys |= np.arange(num_words, dtype=np.uint64)
         keys.sort(axis=1)
-        return (keys & ((np.uint64(1) << bits) - np.uint64(1))).astype(np.int64)
+        keys &= (np.uint64(1) << bits) - np.uint64(1)
+        return keys.view(np.int64)
 
     def tokens(self, chosen_BW: np.ndarray) -> np.ndarray:
         """Returns bool [B, L]: the tokens of the chosen words."""
@@ -233,11 +236,17 @@ def select_words(
         left_B = np.full(num_rows, slots)
         wanted_B = _varying_counts(count, rate, keys_BW, words.sizes_BW > 0, draws)
     order_BW = words.order(keys_BW)
-    sizes_BW = np.take_along_axis(words.sizes_BW, order_BW, axis=1)
-    sizes_BW[np.arange(num_words) >= wanted_B[:, None]] = 0
-    take_BW = taken_in_order(sizes_BW, left_B)
+    # Rows are nearly always full after twice as many words as there are slots.
+    some = 2 * slots if count == "exact" else int(wanted_B.max(initial=0))
+    for reach in (min(some, num_words), num_words):
+        sizes_BW = np.take_along_axis(words.sizes_BW, order_BW[:, :reach], axis=1)
+        sizes_BW[np.arange(reach) >= wanted_B[:, None]] = 0
+        take_BW = taken_in_order(sizes_BW, left_B)
+        full_B = (sizes_BW * take_BW).sum(axis=1) == left_B
+        if (full_B | (wanted_B <= reach)).all():
+            break
     chosen_BW = np.zeros((num_rows, num_words), bool)
-    np.put_along_axis(chosen_BW, order_BW, take_BW, axis=1)
+    np.put_along_axis(chosen_BW, order_BW[:, :reach], take_BW, axis=1)
     dropped_B = (sizes_BW * ~take_BW).sum(axis=1) * (count != "exact")
     return chosen_tokens(words.tokens(chosen_BW), slots, dropped_B)
 
