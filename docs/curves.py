@@ -6,6 +6,11 @@ Trains each recipe with several seeds, in runs/curves/NAME/SEED, and writes
 encoderjax/curves/NAME.json. Stopped, the same command goes on.
 """
 
+if __name__ == "__main__":  # before anything heavy is imported
+    from encoderjax.command import restart_with_huge_pages
+
+    restart_with_huge_pages()
+
 import argparse
 import sys
 from pathlib import Path
