@@ -27,8 +27,12 @@ from encoderjax.config import RunConfig, add_config_flag, config_name, parse_wit
 from encoderjax.data.pipeline import Batch, BatchSource, prefetched
 from encoderjax.data.rows import RowIndex
 from encoderjax.errors import UserError
+from encoderjax.experiment import Experiment
+from encoderjax.interop.export_folder import whole_folder
 from encoderjax.interop.huggingface import params_to_hf
+from encoderjax.interop.loading import LoadedModel
 from encoderjax.interop.weights import read_json, write_json
+from encoderjax.interop.writing import write_hf, write_tokenizer
 from encoderjax.loop import Program
 from encoderjax.objectives.mlm import MaskedLM
 from encoderjax.phases import Stage, open_stages
@@ -42,7 +46,7 @@ from encoderjax.training.optimizer import make_optimizer
 from encoderjax.training.step import TrainState
 
 Report = Callable[[str], None]
-TABLE, PICTURE = "table.md", "picture.png"
+TABLE, PICTURE, MODEL = "table.md", "picture.png", "model"
 _MEASURED = 16  # times in a run
 _WARM_UP, _TIMED = 3, 12  # steps
 _AT_ONCE = 10  # steps that are waited for together, as in training
@@ -63,7 +67,8 @@ def run(
     Each is first asked for its speed, and then makes as many steps as fill the time, so
     that both go through their whole schedule of learning rates. Both begin with the
     same weights and are measured on the same held-out rows and masks, while the clock
-    stands still; it does run while ours is compiled. What is in `out` is not run again.
+    stands still; it does run while ours is compiled. What is in `out` is not run again;
+    the model that was trained here is kept there as well.
 
     Args:
       minutes: for each.
@@ -85,7 +90,7 @@ def run(
     contenders = {}
     for name, contend in (
         (THEIRS, lambda: _theirs(stage, held_out, 60 * minutes, workers)),
-        (OURS, lambda: _ours(stage, held_out, 60 * minutes)),
+        (OURS, lambda: _ours(stage, held_out, 60 * minutes, out / MODEL)),
     ):
         path = out / f"{name}.json"
         if not path.is_file():
@@ -113,7 +118,7 @@ def run(
     text = table(results)
     (out / TABLE).write_text(f"{text}\n", encoding="utf-8")
     draw(results, out / PICTURE, report)
-    report(f"\n{text}\n\nresults in {out}")
+    report(f"\n{text}\n\nresults in {out}, the model trained here in {out / MODEL}")
     return results
 
 
@@ -173,14 +178,16 @@ def _measured_after(steps: int) -> list[int]:
 
 
 def _ours(
-    stage: Stage, held_out: tuple[BatchSource, int], seconds: float
+    stage: Stage, held_out: tuple[BatchSource, int], seconds: float, model: Path
 ) -> list[Point]:
-    """Returns the points of our run."""
+    """Returns the points of our run, and writes its model to a folder."""
     mesh = make_mesh(stage.experiment.config.mesh)
     with jax.set_mesh(mesh):
         steps = _steps_in(seconds, _our_seconds_per_step(stage, mesh))
         program, state = first_program(_lasting(stage, steps), mesh)
-        return _our_points(program, state, mesh, held_out)
+        points, state = _our_points(program, state, mesh, held_out)
+    _write(stage.experiment, jax.device_get(state.params), model)
+    return points
 
 
 def _our_seconds_per_step(stage: Stage, mesh: Mesh) -> float:
@@ -201,7 +208,7 @@ def _our_points(
     state: TrainState,
     mesh: Mesh,
     held_out: tuple[BatchSource, int],
-) -> list[Point]:
+) -> tuple[list[Point], TrainState]:
     source, rows = held_out
 
     def measured() -> Point:
@@ -222,7 +229,24 @@ def _our_points(
                 spent += time.perf_counter() - start
                 points.append({"seconds": spent, "step": step, **measured()})
                 start = time.perf_counter()
-    return points
+    return points, state
+
+
+def _write(experiment: Experiment, params: dict, folder: Path) -> None:
+    """Writes a trained model as `transformers` has it."""
+    family, tokenizer = experiment.config.model.family, experiment.corpus.tokenizer
+    assert family is not None
+    loaded = LoadedModel(
+        family=family,
+        config=experiment.encoder,
+        params=params,
+        head_names=experiment.head_names,
+        tokenizer=tokenizer,
+        source=folder,
+    )
+    with whole_folder(folder) as partial:
+        write_hf(partial, loaded, "float32")
+        write_tokenizer(partial, tokenizer, experiment.encoder.max_length)
 
 
 def _batches(program: Program, mesh: Mesh, steps: int):

@@ -8,6 +8,8 @@ import pytest
 
 from encoderjax import race, torch_race
 from encoderjax.errors import UserError
+from encoderjax.evaluate import judged
+from encoderjax.interop.loading import load_model
 from encoderjax.phases import open_stages
 from encoderjax.race_results import OURS, THEIRS, at_time, lead, reached, table
 from encoderjax.train import first_program
@@ -91,6 +93,10 @@ def test_a_race_is_run_once_and_goes_on(corpus, tmp_path):
     ours, theirs = (results["contenders"][name][0] for name in (OURS, THEIRS))
     assert ours["mlm_loss"] == pytest.approx(theirs["mlm_loss"], abs=1e-5)
     assert (tmp_path / "picture.png").stat().st_size > 10_000
+    kept = load_model(tmp_path / race.MODEL)
+    measured = judged(kept, config, rows=40, report=SILENT)
+    last = results["contenders"][OURS][-1]
+    assert measured["mlm_loss"] == pytest.approx(last["mlm_loss"], abs=1e-5)
     before = (tmp_path / f"{THEIRS}.json").stat().st_mtime_ns
     (tmp_path / f"{OURS}.json").unlink()
     again = race.run(config, tmp_path, minutes=0.03, rows=40, workers=0, report=SILENT)
