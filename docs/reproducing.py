@@ -105,9 +105,10 @@ def ablations_part() -> str:
     for path in sorted((MEASURED / "ablations").glob("*.json")):
         results = read_json(path)
         ablation_results.draw(results, PICTURES / f"{path.stem}.png", print)
-        parts.append(f"### {results['title'].capitalize()}")
+        title = results["title"]
+        parts.append(f"### {title[0].upper()}{title[1:]}")
         parts.append(ablation_results.table(results))
-        parts.append(f"![{results['title']}](pictures/{path.stem}.png)")
+        parts.append(f"![{title}](pictures/{path.stem}.png)")
     return "\n\n".join(parts)
 
 

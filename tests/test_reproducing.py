@@ -3,6 +3,7 @@
 import pytest
 
 from encoderjax.expected import Curve
+from encoderjax.interop.weights import write_json
 from encoderjax.recipes import load_recipe
 
 script = load_recipe("docs/reproducing.py")
@@ -38,3 +39,38 @@ def test_curves_are_told_by_quarters(tmp_path):
     assert script.made_with([CURVE, CURVE]) == "a machine; jax 1."
     script.draw_curves([CURVE], tmp_path / "curves.png")
     assert (tmp_path / "curves.png").stat().st_size > 5_000
+
+
+def test_an_experiment_has_its_title_table_and_picture(tmp_path, monkeypatch):
+    monkeypatch.setattr(script, "MEASURED", tmp_path)
+    monkeypatch.setattr(script, "PICTURES", tmp_path / "pictures")
+    arm = {"steps": 10, "tokens": 1e6}
+    results = {
+        "title": "the ELECTRA way and masked LM",
+        "metrics": ["probe/validation/accuracy"],
+        "arms": {
+            "mlm": arm | {"values": {"probe/validation/accuracy": [0.6, 0.7]}},
+            "electra": arm | {"values": {"probe/validation/accuracy": [0.8, 0.9]}},
+        },
+        "paper": {
+            "source": "a paper",
+            "finding": "it is better",
+            "columns": "GLUE",
+            "figures": {"electra": "85.0"},
+            "claims": ["electra > mlm"],
+        },
+        "seeds": 2,
+        "seconds": 60.0,
+        "machine": "a machine",
+        "versions": {"jax": "1"},
+        "command": "again",
+    }
+    (tmp_path / "ablations").mkdir()
+    write_json(tmp_path / "ablations" / "electra.json", results)
+    text = script.ablations_part()
+    title, *_, picture = text.split("\n\n")
+    assert title == "### The ELECTRA way and masked LM"
+    assert "| electra | 10 | 1.00 M | 0.850 ± 0.071 | +0.200 | 85.0 |" in text
+    assert "| electra > mlm | agrees |" in text
+    assert picture.endswith("(pictures/electra.png)")
+    assert (tmp_path / "pictures" / "electra.png").stat().st_size > 5_000
