@@ -304,6 +304,3 @@ def in_slots(
     used_BP = positions_BP < length
     weights_BP = used_BP.astype(np.float32)
     return Selected(np.where(used_BP, positions_BP, 0), weights_BP, dropped_B)
-
-
-# ---- replacement ----
