@@ -119,6 +119,8 @@ def identity_of(run: Experiment, stages: Sequence[Stage]) -> dict[str, Any]:
     config = run.config
     identity = identity_at(config.steps, run, stages)
     identity.pop("seed")
+    # A name; its numbers are there. Large recipes are shrunk to what base ones are.
+    identity.pop("model.size", None)
     identity |= {
         "steps": config.steps,
         "eval.batches": config.eval.batches,

@@ -1,5 +1,6 @@
 """Curves of recipes: who is held against them, and what is said."""
 
+import dataclasses
 import json
 import statistics
 
@@ -84,6 +85,17 @@ def test_a_run_that_follows_the_recipe_is_held_against_it(corpus, measured, chan
 )
 def test_a_run_that_changes_it_is_not(corpus, measured, changes):
     assert found(of_seed(corpus, 1, **changes), measured[0]) is None
+
+
+def test_the_small_of_a_large_recipe_is_that_of_the_base_size(corpus):
+    identities = []
+    for size in ("base", "large"):
+        config = load_config(f"configs/roberta_{size}.py:tiny")
+        data = dataclasses.replace(config.data, corpus=str(corpus.folder))
+        config = dataclasses.replace(config, data=data)
+        stages = open_stages(config, SILENT, None)
+        identities.append(identity_of(whole_run(config, stages), stages))
+    assert identities[0] == identities[1]
 
 
 def test_a_field_that_came_later_counts_where_it_is_on(corpus, measured):
