@@ -87,9 +87,12 @@ class Choose(Task[Choice]):
         chosen = self.chosen_columns(columns, answered)
         several = str(chosen.pop("choices")).split(_SEVERAL)
         names = {f"choices.{number}": name for number, name in enumerate(several)}
+        records = read_records(path, {**chosen, **names}, form)
+        choices = [_choices_of(record, len(several)) for record in records]
+        labels = _labels(records, choices) if chosen["label"] else [None] * len(records)
         return [
-            _example(record, len(several))
-            for record in read_records(path, {**chosen, **names}, form)
+            Choice(record.where, record.text("text"), of_record, label)
+            for record, of_record, label in zip(records, choices, labels, strict=True)
         ]
 
     def resolved(self, examples: Sequence[Choice]) -> "Choose":
@@ -183,10 +186,10 @@ def _label(example: Choice) -> int:
     return example.label
 
 
-def _example(record: Record, columns: int) -> Choice:
+def _choices_of(record: Record, columns: int) -> tuple[str, ...]:
     found: Any = [record[f"choices.{number}"] for number in range(columns)]
     if columns == 1:
-        found = found[0]
+        found = record.structure("choices.0")
     if not isinstance(found, list) or not all(isinstance(x, str) for x in found):
         raise UserError(
             f"{record.where}: the choices are not a list of texts; for several columns "
@@ -194,23 +197,49 @@ def _example(record: Record, columns: int) -> Choice:
         )
     if len(found) < 2:
         raise UserError(f"{record.where}: {len(found)} choices; there must be two")
-    label = record.text("label") if "label" in record else None
-    return Choice(
-        record.where, record.text("text"), tuple(found), _of(record, label, found)
-    )
+    return tuple(found)
 
 
-def _of(record: Record, label: str | None, choices: list[str]) -> int | None:
-    if label is None:
-        return None
-    if label in choices:
-        return choices.index(label)
+def _labels(
+    records: Sequence[Record], choices: Sequence[tuple[str, ...]]
+) -> list[int | None]:
+    """Returns the numbers of the right choices.
+
+    Where choices are numbers or letters themselves, a label can be read in more than
+    one way; then it is read as all labels of the file can be.
+    """
+    readings = [_readings(r, x) for r, x in zip(records, choices, strict=True)]
+    common = set.intersection(*map(set, readings))
+    numbers: list[int | None] = []
+    for record, of_record, found in zip(records, choices, readings, strict=True):
+        possible = {way: found[way] for way in found if way in (common or found)}
+        if len(set(possible.values())) > 1:
+            told = " and ".join(
+                f"{way} {of_record[i]!r}" for way, i in possible.items()
+            )
+            raise UserError(
+                f"{record.where}: label {record['label']!r} is {told}; give labels "
+                "that can be read in one way, such as letters from A"
+            )
+        numbers.append(next(iter(possible.values())))
+    return numbers
+
+
+def _readings(record: Record, choices: Sequence[str]) -> dict[str, int]:
+    """Returns the number of the choice that a label means, by how it is read."""
+    label, texts = record.text("label").strip(), [text.strip() for text in choices]
+    found = {}
     if label.isdecimal() and int(label) < len(choices):
-        return int(label)
+        found["the number of"] = int(label)
     letters = string.ascii_uppercase[: len(choices)]
     if len(label) == 1 and label in letters:
-        return letters.index(label)
-    raise UserError(
-        f"{record.where}: label {label!r} is neither a choice, nor a number from 0 to "
-        f"{len(choices) - 1}, nor a letter from A to {letters[-1]}; mend the example"
-    )
+        found["the letter of"] = letters.index(label)
+    if label in texts:
+        found["the text of"] = texts.index(label)
+    if not found:
+        raise UserError(
+            f"{record.where}: label {label!r} is neither a choice, nor a number from 0 "
+            f"to {len(choices) - 1}, nor a letter from A to {letters[-1]}; mend the "
+            "example"
+        )
+    return found

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from encoderjax.errors import UserError
 
+_TABLES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".conll")
 _ABOUT = re.compile(r"(readme|license|licence|copying|notice)", re.IGNORECASE)
 
 
@@ -22,6 +23,11 @@ def class_texts(path: str) -> Iterator[tuple[object, dict[str, str]]]:
     folders = {name.parent for name in files}
     if not files:
         raise UserError(f"{path} has no text files; give a folder or file a class")
+    if tables := sorted(name for name in files if name.suffix.lower() in _TABLES):
+        raise UserError(
+            f"{path} has {tables[0]}, which is no file of texts of a class; unpack it, "
+            "and name one such file"
+        )
     if len(folders) > 1:
         for name in sorted(files):
             text = _decoded(path, name, files[name]).strip()

@@ -136,7 +136,7 @@ class Classify(Task[Text]):
 
     def _labels_of(self, record: Record) -> tuple[str, ...] | float:
         if self.problem_type == "multi":
-            found = record["label"]
+            found = record.structure("label")
             parts = found.split(_SEPARATOR) if isinstance(found, str) else found
             if not isinstance(parts, list) or not all(map(_is_label, parts)):
                 raise UserError(

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from encoderjax.errors import UserError
 
-_DOCUMENT = "-DOCSTART-"  # of CoNLL-2003, a line of its own
+_DOCUMENT = re.compile(r"-DOCSTART-(\s|$)")  # of CoNLL-2003, a line of its own
 _NO_WORD = re.compile(r"\d+[-.]\d+")  # CoNLL-U's several words in one, and omitted ones
 
 
@@ -20,7 +20,7 @@ def sentences(
 
     Columns are cut at tabs in a file that has any between them, else at plain spaces,
     since words may have others. A line that begins with '#' and has not as many columns
-    as words have is a comment.
+    as words have, or is cut at other signs than they are, is a comment.
 
     Args:
       path: for messages.
@@ -34,17 +34,21 @@ def sentences(
                 f"{path}: column {name!r} for {role} must be a number, such as 0 or -1 "
                 "(the last), in CoNLL's form"
             )
-    lines = list(lines)
-    with_tabs = any("\t" in line.strip() for _, line in lines)
-    split = [(number, _cells(line, with_tabs)) for number, line in lines]
+    lines = [(n, "" if _DOCUMENT.match(line) else line) for n, line in lines]
+    with_tabs = any(
+        "\t" in line.strip() for _, line in lines if not line.startswith("#")
+    )
+    split = [
+        (number, _cells(line, with_tabs))
+        for number, line in lines
+        if with_tabs or not (line.startswith("#") and "\t" in line)
+    ]
     width = next((len(cells) for _, cells in split if _is_sure(cells)), 0)
     words: list[list[str]] = []
     start = 0
     for number, cells in [*split, (0, [])]:
         if cells and cells[0].startswith("#") and len(cells) != width:
             continue
-        if cells and cells[0] == _DOCUMENT:
-            cells = []
         if not cells:
             if words:
                 yield start, _columns(path, start, words, wanted)
@@ -69,7 +73,7 @@ def _cells(line: str, with_tabs: bool) -> list[str]:
 
 def _is_sure(cells: list[str]) -> bool:
     """Says whether a line is of a word, whatever the others look like."""
-    return bool(cells) and not cells[0].startswith("#") and cells[0] != _DOCUMENT
+    return bool(cells) and not cells[0].startswith("#")
 
 
 def _columns(
@@ -83,4 +87,9 @@ def _columns(
                 f"{len(words[0])}: 0 to {len(words[0]) - 1}, or from the last -1 on"
             )
         found[name] = [cells[int(name)].strip() for cells in words]
+    if len({int(name) % len(words[0]) for name in found}) < len(found):
+        raise UserError(
+            f"{path}:{start}: the columns of {' and '.join(wanted)} are the same, as "
+            f"words have {len(words[0])}; name two, and cut columns at tabs or spaces"
+        )
     return found

@@ -41,7 +41,8 @@ def read_questions(
 ) -> list[Question]:
     """Returns the questions of a file; the arguments name its columns.
 
-    Answers are a list of {text, answer_start}, or a mapping of both to lists.
+    Answers are a list of {text, answer_start}, one of these, or a mapping of both to
+    lists; in a table, as JSON or Python writes them.
 
     Args:
       path: of anything that `read_records` takes; SQuAD's JSON has the usual names.
@@ -65,8 +66,10 @@ def read_questions(
 
 
 def _spans(record: Record) -> tuple[Span, ...]:
-    found = record["answers"]
+    found = record.structure("answers")
     try:
+        if isinstance(found, dict) and isinstance(found.get("text"), str):
+            found = [found]
         if isinstance(found, dict):
             pairs = list(zip(found["text"], found["answer_start"], strict=True))
         else:

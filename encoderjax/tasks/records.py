@@ -5,7 +5,7 @@ or mapping where the file has one. Numbers are text as well, so that labels are 
 same in all forms. What is broken is never skipped: every example counts in a metric.
 """
 
-import csv
+import ast
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -14,10 +14,11 @@ from typing import Any, Literal, get_args
 
 from encoderjax.data import tfds_reading
 from encoderjax.data.decompression import COMPRESSED, bare_suffix, read_blocks
-from encoderjax.data.trouble import Notes, Trouble
+from encoderjax.data.trouble import Kind, Notes, Trouble
 from encoderjax.errors import UserError
 from encoderjax.tasks.class_files import class_texts
 from encoderjax.tasks.conll import sentences
+from encoderjax.tasks.tables import csv_rows, missing_column, tsv_rows
 
 Form = Literal["csv", "tsv", "jsonl", "json", "conll", "tfds", "classes", "lines"]
 Columns = Mapping[str, str | None]
@@ -28,7 +29,6 @@ _FORMS: dict[str, Form] = {
     **{".bioes": "conll", ".iob": "conll", ".iob2": "conll", ".zip": "classes"},
 }
 _SURROGATES = re.compile("[\ud800-\udfff]")  # JSON can spell half a pair
-_SHOWN = 30  # names in a message
 
 
 class Record(dict[str, Any]):
@@ -51,6 +51,21 @@ class Record(dict[str, Any]):
             )
         return self[role]
 
+    def structure(self, role: str) -> Any:
+        """Returns a list or mapping; tables have them as JSON or Python writes them.
+
+        What is neither is returned as it is.
+        """
+        value = self[role]
+        if not isinstance(value, str) or value.strip()[:1] not in ("[", "{"):
+            return value
+        for read in (json.loads, ast.literal_eval):
+            try:
+                return _plain(read(value.strip()))
+            except (ValueError, SyntaxError, RecursionError, MemoryError):
+                continue
+        return value
+
 
 def read_records(path: str, columns: Columns, form: Form | None = None) -> list[Record]:
     """Returns the records of a file, or of `tfds:NAME[/CONFIG][:VERSION][@SPLIT]`.
@@ -59,7 +74,8 @@ def read_records(path: str, columns: Columns, form: Form | None = None) -> list[
       path: may be a URL, and compressed; a folder or .zip has texts by class.
       columns: role -> name of its column; roles without one are left out. CSV and TSV
         have a header, unless all columns are numbers: those count from 0. Columns of
-        CoNLL's form are numbers; there, -1 is the last.
+        CoNLL's form are numbers; there, -1 is the last. In JSON's mappings, `a.b` is
+        the column b of a.
       form: None = by the name of the file; of a name that says nothing, columns that
         are numbers are CoNLL's. A .txt has a text a line, in the column `text`.
     """
@@ -102,24 +118,25 @@ def _record(path: str, place: object, row: Mapping, wanted: Mapping) -> Record:
     where = f"{path}:{place}"
     values = {}
     for role, name in wanted.items():
-        if name not in row:
-            raise UserError(_missing(where, role, name, row))
-        if row[name] is None or row[name] != row[name]:  # or a NaN
+        try:
+            value = _cell(row, name)
+        except KeyError:
+            raise UserError(missing_column(where, role, name, row)) from None
+        if value is None or value != value:  # or a NaN
             raise UserError(
                 f"{where}: column {name!r} ({role}) is null; mend that, or leave the "
                 "example out"
             )
-        values[role] = _plain(row[name])
+        values[role] = _plain(value)
     return Record(values, path, place)
 
 
-def _missing(where: str, role: str, name: str, names: Any) -> str:
-    shown = ", ".join(map(str, list(names)[:_SHOWN])) or "none"
-    more = ", ..." if len(names) > _SHOWN else ""
-    return (
-        f"{where}: no column {name!r} for {role}; it has the columns {shown}{more}: "
-        "name one of them"
-    )
+def _cell(row: Mapping, name: str) -> Any:
+    """Returns the value of a column; `a.b` is b in a mapping a, or has that name."""
+    outer, _, inner = name.partition(".")
+    if name not in row and isinstance(row.get(outer), Mapping):
+        return _cell(row[outer], inner)
+    return row[name]
 
 
 def _plain(value: Any) -> Any:
@@ -162,6 +179,11 @@ def _raw_lines(path: str) -> Iterator[str]:
             yield _decoded(path, number, line)
     if notes.count:
         (_, kind), *_ = notes.trouble.counts()
+        if kind is Kind.UTF16:
+            raise UserError(
+                f"{path}: not UTF-8 but UTF-16; convert the file, for example with "
+                "iconv -f utf-16 -t utf-8"
+            )
         raise UserError(f"{path}: {kind.counted(1)}; write it anew")
     yield _decoded(path, number + 1, rest)
 
@@ -183,60 +205,11 @@ def _lines(path: str) -> Iterator[tuple[int, str]]:
 
 
 def _read_csv(path: str, wanted: Mapping[str, str]) -> Rows:
-    csv.field_size_limit(2**31 - 1)  # the usual one is a text of 20,000 words
-    lines = (f"{line}\n" for line in _raw_lines(path))
-    reader = csv.reader(lines, strict=True)
-
-    def cells() -> Iterator[tuple[int, list[str]]]:
-        while True:
-            line = reader.line_num + 1
-            try:
-                row = next(reader, None)
-            except csv.Error as error:
-                raise UserError(
-                    f"{path}:{line}: not CSV ({error}); mend the quotes, and end "
-                    "lines with \\n"
-                ) from error
-            if row is None:
-                return
-            yield line, row
-
-    return _table(path, cells(), wanted)
+    return csv_rows(path, _raw_lines(path), wanted)
 
 
 def _read_tsv(path: str, wanted: Mapping[str, str]) -> Rows:
-    """Reads lines cut at tabs; quotes are text, as in GLUE's files."""
-    cells = ((number, line.split("\t")) for number, line in _lines(path))
-    return _table(path, cells, wanted)
-
-
-def _table(
-    path: str, cells: Iterator[tuple[int, list[str]]], wanted: Mapping[str, str]
-) -> Rows:
-    filled = ((number, row) for number, row in cells if row not in ([], [""]))
-    if wanted and all(name.isdecimal() for name in wanted.values()):
-        for number, row in filled:
-            yield number, {str(column): cell for column, cell in enumerate(row)}
-        return
-    number, header = next(filled, (0, []))
-    for role, name in wanted.items():
-        if header and header.count(name) != 1:
-            if name in header:
-                raise UserError(
-                    f"{path}:{number}: column {name!r} ({role}) stands there "
-                    f"{header.count(name)} times; rename one"
-                )
-            raise UserError(
-                _missing(f"{path}:{number}", role, name, header)
-                + "; columns of a file without a header are 0, 1, ..."
-            )
-    for number, row in filled:
-        if len(row) != len(header):
-            raise UserError(
-                f"{path}:{number}: {len(row)} columns, the header has {len(header)}; "
-                "mend the line"
-            )
-        yield number, dict(zip(header, row, strict=True))
+    return tsv_rows(path, _lines(path), wanted)
 
 
 def _parsed(where: str, text: str) -> Any:
@@ -294,7 +267,8 @@ def _questions(path: str, articles: Any) -> Rows:
                 above = {"title": article.get("title", "")}
                 above["context"] = paragraph["context"]
                 for question in paragraph["qas"]:
-                    yield question["id"], {**above, **question}
+                    none = {"answers": []} if question.get("is_impossible") else {}
+                    yield question["id"], {**above, **none, **question}
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{path}: not SQuAD's form, which has data, paragraphs, context, qas, id "

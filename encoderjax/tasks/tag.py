@@ -29,7 +29,7 @@ from encoderjax.tasks.entities import (
     scheme_of,
     written,
 )
-from encoderjax.tasks.records import Form, form_of, read_records
+from encoderjax.tasks.records import Form, Record, form_of, read_records
 from encoderjax.tasks.tagging import (
     piece_labels,
     spread_labels,
@@ -116,10 +116,8 @@ class Tag(Task[Sentence]):
         sentences = [
             Sentence(
                 record.where,
-                _listed(record.where, "words", record["words"]),
-                _listed(record.where, "tags", record["tags"])
-                if "tags" in record
-                else None,
+                _listed(record, "words"),
+                _listed(record, "tags") if "tags" in record else None,
             )
             for record in records
         ]
@@ -134,6 +132,8 @@ class Tag(Task[Sentence]):
             if "" in sentence.tags:
                 word = sentence.words[sentence.tags.index("")]
                 raise UserError(f"{sentence.where}: {word!r} has no tag; give it one")
+        if form not in ("conll", "tfds"):
+            _check_sentences(sentences)
         return self._converted(sentences)
 
     def _converted(self, sentences: list[Sentence]) -> list[Sentence]:
@@ -304,12 +304,24 @@ def _entities(example: Sentence, tags: list[str]) -> list[dict[str, Any]]:
     return found
 
 
-def _listed(where: str, role: str, value: Any) -> tuple[str, ...]:
+def _check_sentences(sentences: Sequence[Sentence]) -> None:
+    """Refuses a table with a word a row, whose sentences cannot be told apart."""
+    tagged = [sentence for sentence in sentences if sentence.tags]
+    if len(tagged) > 1 and all(len(sentence.words) == 1 for sentence in tagged):
+        raise UserError(
+            f"{tagged[0].where}: this and all other rows have one word; a row of a "
+            "table is a sentence, with lists of words and tags or spaces between; for "
+            "a word a line, with blank lines between sentences, use the form conll"
+        )
+
+
+def _listed(record: Record, role: str) -> tuple[str, ...]:
+    value = record.structure(role)
     if isinstance(value, str):
         value = value.split()
     if not isinstance(value, list) or not all(isinstance(x, str | int) for x in value):
         raise UserError(
-            f"{where}: {role}={str(value)[:60]} must be a list of texts, or text with "
-            "spaces between"
+            f"{record.where}: {role}={str(value)[:60]} must be a list of texts, or "
+            "text with spaces between"
         )
     return tuple(str(part) for part in value)

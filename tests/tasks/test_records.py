@@ -71,6 +71,46 @@ def test_forms_give_the_same_records(write, name, content, columns):
     assert read_records(write(name, content), {**columns, "pair": None}) == ROWS
 
 
+@pytest.mark.parametrize(
+    ("content", "columns"),
+    [
+        ('text;label\n"a; b, c";x\nd, e;y\n', {"text": "text", "label": "label"}),
+        (
+            "text\tlabel\r\na; b, c\tx\r\nd, e\ty\r\n",
+            {"text": "text", "label": "label"},
+        ),
+        ('text, label\n"a; b, c", x\n"d, e", y\n', {"text": "text", "label": "label"}),
+        ('text,label\n"a; b, c",x\n  \n"d, e",y\n', {"text": "text", "label": "label"}),
+    ],
+)
+def test_csv_of_other_separators(write, content, columns):
+    """Commas come first: what they cut into the columns is read as ever."""
+    found = read_records(write("a.csv", content), columns)
+    assert found == [{"text": "a; b, c", "label": "x"}, {"text": "d, e", "label": "y"}]
+
+
+def test_commas_come_first(write):
+    """And what finds as many columns in all rows, where those are numbers."""
+    path = write("b.csv", "x;a\ny;b, c\nz;d, e, f\n")
+    found = read_records(path, {"text": "1", "label": "0"})
+    assert [r["label"] for r in found] == ["x", "y", "z"]
+    path = write("a.csv", "a;b,c;d\ne;f,g;h\n")
+    assert read_records(path, {"text": "0", "label": "1"}) == [
+        {"text": "a;b", "label": "c;d"},
+        {"text": "e;f", "label": "g;h"},
+    ]
+
+
+def test_columns_in_mappings_of_json(write):
+    row = {"text": {"en": "a", "de": "b"}, "dotted.name": "c", "answers": {"x": [1]}}
+    path = write("a.jsonl", json.dumps(row))
+    wanted = {"text": "text.de", "pair": "dotted.name", "label": "answers.x"}
+    (found,) = read_records(path, wanted)
+    assert found == {"text": "b", "pair": "c", "label": [1]}
+    with pytest.raises(UserError, match=r"no column 'text\.fr' for text"):
+        read_records(path, {"text": "text.fr"})
+
+
 def test_where_is_file_and_line(write):
     path = write("a.csv", 'text\n"two\nlines"\nlast\n')
     assert [r.where for r in read_records(path, {"text": "text"})] == [
@@ -126,6 +166,16 @@ def test_conllu_and_tabs(write):
     ]
 
 
+def test_lines_between_words_may_be_cut_otherwise(write):
+    """Marks of documents and comments say nothing of what cuts the columns."""
+    tabs = "-DOCSTART- -X- O\n\n# id 1 of 2\nEU\tB-ORG\n#\tO\n"
+    spaces = "-DOCSTART-\tO\n\n# id\tdomain=en\nEU B-ORG\n# O\n"
+    for content in (tabs, spaces):
+        assert read_records(write("a.conll", content), NUMBERS) == [
+            {"words": ["EU", "#"], "tags": ["B-ORG", "O"]}
+        ]
+
+
 def squad(answers, context="The ship sank. The ship burnt.", **more):
     question = {"id": "q1", "question": "What?", "answers": answers, **more}
     paragraph = {"context": context, "qas": [question]}
@@ -159,6 +209,28 @@ def test_questions(write):
     assert found.where.endswith("b.json:q1")
     (found,) = read_questions(path, answers=None)
     assert (found.answers, found.id) == ((), "1")  # its line
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        '{"text": "ship", "answer_start": 4}',
+        '[{"text": "ship", "answer_start": 4}]',
+        "{'text': ['ship'], 'answer_start': [4]}",
+    ],
+)
+def test_answers_in_tables(write, answers):
+    cell = answers.replace('"', '""')
+    path = write("a.csv", f'question,context,answers\nWhat?,The ship,"{cell}"\n')
+    (found,) = read_questions(path)
+    assert found.answers == (Span("ship", 4),)
+
+
+def test_a_question_that_is_impossible_needs_no_answers(write):
+    question = {"id": "q", "question": "What?", "is_impossible": True}
+    paragraph = {"context": "The ship.", "qas": [question]}
+    path = write("a.json", json.dumps({"data": [{"paragraphs": [paragraph]}]}))
+    assert read_questions(path)[0].answers == ()
 
 
 @pytest.mark.parametrize(
@@ -196,7 +268,9 @@ NUMBERS = {"words": "0", "tags": "-1"}
         ("a.csv", 'text,label\n"a,1\nb,0\n', NAMES, "a.csv:2: not CSV"),
         ("a.tsv", "a\t1\nb\n", {"label": "1"}, "a.tsv:2: no column '1' for label"),
         ("a.tsv", b"a\t1\nb\xff\t0\n", {"label": "1"}, "a.tsv:2: not UTF-8 .byte 0xff"),
-        ("a.csv", "text,label\n".encode("utf-16"), NAMES, "UTF-16"),
+        ("a.csv", "text,label\n".encode("utf-16"), NAMES, "UTF-16; convert the file"),
+        ("a.csv", "text,label\ra,1\r", NAMES, r"a.csv:1: not CSV .* end lines with"),
+        ("a.tsv", "text,label\na,1\n", NAMES, "'text' .* has the form csv"),
         ("a.jsonl", '{"text": 1, "label": 2}\n{"te', NAMES, "a.jsonl:2: not JSON"),
         ("a.jsonl", '{"text": "a"}', NAMES, "a.jsonl:1: no column 'label' for label"),
         ("a.jsonl", '{"text": "a", "label": null}', NAMES, "'label' .* is null"),
@@ -209,6 +283,7 @@ NUMBERS = {"words": "0", "tags": "-1"}
         ("a.conll", "a O\nb X O\n", NUMBERS, "a.conll:2: 3 columns"),
         ("a.conll", "a O\n", {"tags": "3"}, "a.conll:1: no column '3' for tags"),
         ("a.conll", "a O\n", {"tags": "ner"}, "column 'ner' for tags must be a number"),
+        ("a.conll", "a;O\nb;O\n", NUMBERS, "a.conll:1: .* words and tags are the same"),
         ("a.conll", "\n\n", NUMBERS, "a.conll has no examples"),
         ("a.data", "a", NAMES, "its name does not tell its form"),
         ("a.csv.gz", b"", {"text": "0"}, "a.csv.gz has no examples"),

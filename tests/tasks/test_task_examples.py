@@ -66,6 +66,21 @@ def test_tags_of_tables_have_names(write):
     assert Tag().read(write("a.txt", "a O\n"), {})[0].tags == ("O",)
 
 
+def test_lists_in_tables(write):
+    """As pandas writes them."""
+    path = write("a.csv", "words,tags\n\"['a b', 'c']\",\"['O', 'B-X']\"\n")
+    (found,) = Tag().read(path, {})
+    assert (found.words, found.tags) == (("a b", "c"), ("O", "B-X"))
+    path = write("b.csv", "text,label\nx,\"['a', 'b']\"\n[y],a|b\n")
+    found = Classify(problem_type="multi").read(path, {})
+    assert [(x.text, x.labels) for x in found] == [
+        ("x", ("a", "b")),
+        ("[y]", ("a", "b")),
+    ]
+    path = write("c.csv", 'text,choices,label\nx,"[""a"", ""b""]",B\n')
+    assert TASKS["choose"]().read(path, {})[0].choices == ("a", "b")
+
+
 TAGGED = "The O\nship B-X\n\n"
 
 
@@ -100,6 +115,12 @@ TAGGED = "The O\nship B-X\n\n"
             lines({"words": ["a", None], "tags": ["O", "O"]}),
             r"words=\['a', None\] must be a list of texts",
         ),
+        (
+            {"kind": "tag"},
+            "a.csv",
+            "words,tags\nEU,B-X\nis,O\n",
+            "a.csv:2: this and all other rows have one word.* use the form conll",
+        ),
         ({"kind": "tag"}, "a.conll", "a\tO\nb\t\n", "a.conll:1: 'b' has no tag"),
         ({"kind": "tag"}, "a.conll", "a O\n", "one tag, 'O': there is nothing to"),
         ({"kind": "tag"}, "a.conll", f"{TAGGED}x b-X\n", "4: tag 'b-X' marks no ent"),
@@ -114,6 +135,12 @@ TAGGED = "The O\nship B-X\n\n"
             "a.jsonl",
             lines({"text": "a", "choices": ["x", "y"], "label": "C"}),
             "label 'C' is neither a choice, nor .* 0 to 1, nor a letter from A to B",
+        ),
+        (
+            {"kind": "choose"},
+            "a.jsonl",
+            lines({"text": "a", "choices": ["1", "2"], "label": 1}),
+            "label '1' is the number of '2' and the text of '1'; .* letters from A",
         ),
         (
             {"kind": "embed", "loss": "softmax"},
@@ -139,6 +166,20 @@ def test_choices_by_letter(write):
     row = {"text": "a", "choices": ["x", "y"]}
     path = write("a.jsonl", lines({**row, "label": "B"}, {**row, "label": "x"}))
     assert [x.label for x in TASKS["choose"]().read(path, {})] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("labels", "wanted"), [("10", [1, 0]), ("13", [0, 0]), ("BA", [1, 0])]
+)
+def test_choices_that_are_numbers(write, labels, wanted):
+    """A label is read as all of the file can be: as a number, or as a text."""
+    choices = (["1", "2"], ["3", "1"])
+    rows = [
+        {"text": "a", "choices": x, "label": y}
+        for x, y in zip(choices, labels, strict=True)
+    ]
+    found = TASKS["choose"]().read(write("a.jsonl", lines(*rows)), {})
+    assert [x.label for x in found] == wanted
 
 
 def test_questions_with_one_id_are_measured_each():
@@ -168,6 +209,13 @@ def test_archives_that_cannot_be_read(tmp_path):
         "pos",
         "neg",
     }
+    with zipfile.ZipFile(tmp_path / "tables.zip", "w") as archive:
+        archive.writestr("train.csv", "text,label\n")
+        archive.writestr("test.csv", "text,label\n")
+    with pytest.raises(
+        UserError, match=r"test\.csv, which is no file of texts.*unpack"
+    ):
+        read_records(str(tmp_path / "tables.zip"), {"text": "text", "label": "label"})
     content = bytearray(path.read_bytes())
     content[content.find(b"PK\x01\x02") + 8] |= 1  # says that the first is encrypted
     content[6] |= 1
