@@ -185,7 +185,7 @@ def _results(
         steps = plans[arm]["steps"]
         arms[arm] = {
             "steps": steps,
-            "tokens": steps * ablation.batch_tokens,
+            "tokens": steps * ablation.step_tokens(arm),
             "training_seconds": [run["training_seconds"] for run in runs],
             "values": {metric: found for metric, found in values.items() if found},
         }

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from encoderjax.command import did_you_mean
-from encoderjax.config import RunConfig, recipe_values, typed
+from encoderjax.config import RunConfig, config_name, recipe_values, typed
+from encoderjax.data.forms import FORMS
 from encoderjax.errors import UserError
 from encoderjax.fields import build
 from encoderjax.finetuning import FinetuneConfig
@@ -74,7 +75,7 @@ class Ablation:
     """An experiment with nothing left open.
 
     Attributes:
-      name: of the file.
+      name: of the file, and of the variant if one was named.
       folder: that the file lies in; recipes are named from there.
       title: what is compared.
       base: the recipe that all arms change, as FILE:VARIANT.
@@ -86,7 +87,7 @@ class Ablation:
       metrics: what is reported, as JUDGE/METRIC, `own/METRIC` or `probe/METRIC`; with
         /MEMBER behind it for one member of a mixture, with /* for the mean of all.
       tokens: real tokens that an arm reads.
-      batch_tokens: of which in a step.
+      batch_tokens: of which in a step; an arm's own `data.batch_tokens` goes before.
       equal: what arms have in common: `tokens`; or `flops`, where the first arm reads
         so many tokens and the others take as many steps as have its arithmetic.
       warmup: share of the steps over which the learning rate rises.
@@ -173,8 +174,8 @@ class Ablation:
     def load(cls, path: str, overrides: Mapping[str, Any] | None = None) -> "Ablation":
         """Reads a file in `configs/ablations/`, with overrides `a.b`: c."""
         values = recipe_values(path, overrides)
-        file = Path(path.partition(":")[0])
-        return cls.from_dict({"name": file.stem, "folder": file.parent, **values})
+        folder = Path(path.partition(":")[0]).parent
+        return cls.from_dict({"name": config_name(path), "folder": folder, **values})
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Ablation":
@@ -186,16 +187,23 @@ class Ablation:
         return str(self.folder / name)
 
     def values(self, arm: str, seed: int) -> Values:
-        """Returns the run of an arm; its steps are those of the first arm."""
+        """Returns the run of an arm that reads so many tokens."""
         values = merged(recipe_values(self.recipe(self.base)), self.run)
         values = merged(values, self.arms[arm])
+        data, tokens = values["data"], self.step_tokens(arm)
         # Filled up, so that the nearest number of rows is taken and not of eights.
-        data = {"batch_size": None, "batch_tokens": self.batch_tokens}
-        data |= {"fill_batch": True}
-        values |= {"seed": seed, "phases": {}, "data": values["data"] | data}
-        return self._lasting(values, self.tokens // self.batch_tokens)
+        batch = {"batch_size": None, "batch_tokens": tokens, "fill_batch": True}
+        form = FORMS.get(data.get("form", ""))
+        if form is not None and form.in_streams:  # rows are full, and counted
+            batch = {"batch_size": tokens // data["length"], "batch_tokens": None}
+        values |= {"seed": seed, "phases": {}, "data": data | batch}
+        return self._lasting(values, self.tokens // tokens, tokens)
 
-    def _lasting(self, values: Values, steps: int) -> Values:
+    def step_tokens(self, arm: str) -> int:
+        """Returns how many real tokens a step of an arm reads."""
+        return self.arms[arm].get("data", {}).get("batch_tokens") or self.batch_tokens
+
+    def _lasting(self, values: Values, steps: int, tokens: int) -> Values:
         """Returns a run with so many steps, measured and saved as it suits them."""
         optimizer = {"warmup_steps": round(self.warmup * steps)}
         measured = self.rows * values["data"]["length"]  # in tokens
@@ -204,7 +212,7 @@ class Ablation:
             "log_every": max(1, steps // 20),
             "optimizer": values["optimizer"] | optimizer,
             "checkpoint": {"every": max(1, steps // 3), "keep": 1},
-            "eval": {"every": 0, "batches": -(-measured // self.batch_tokens)},
+            "eval": {"every": 0, "batches": -(-measured // tokens)},
         }
 
     def planned(self, report) -> dict[str, Values]:
@@ -216,7 +224,9 @@ class Ablation:
         first = next(iter(flops.values()))
         return {
             arm: self._lasting(
-                values, max(1, round(values["steps"] * first / flops[arm]))
+                values,
+                max(1, round(values["steps"] * first / flops[arm])),
+                self.step_tokens(arm),
             )
             for arm, values in plans.items()
         }

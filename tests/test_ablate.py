@@ -21,6 +21,11 @@ from tests.small_runs import overrides
 
 SILENT = lambda text: None
 FILES = sorted(Path("configs/ablations").glob("*.py"))
+EXPERIMENTS = [
+    f"{path}:{variant}" if variant else str(path)
+    for path in FILES
+    for variant in getattr(load_recipe(path), "VARIANTS", ("",))
+]
 OWN, PAPER = ("own/mlm_loss",), {"source": "a paper", "finding": "x"}
 # Another way of masking, and another tree of parameters.
 MASKED = {
@@ -141,6 +146,20 @@ def test_arms_read_the_same_tokens_in_as_many_steps(corpus):
     assert read["wide"] == pytest.approx(4_000, rel=0.05)
 
 
+def test_an_arm_may_have_smaller_batches_and_so_more_steps(corpus):
+    arms = {"whole": {}, "quarter": {"data": {"batch_tokens": 100}}}
+    ablation = small_ablation(corpus, arms=arms, judges={}, metrics=OWN, paper=PAPER)
+    plans = ablation.planned(SILENT)
+    assert [plans[arm]["steps"] for arm in arms] == [10, 40]
+    assert [plans[arm]["optimizer"]["warmup_steps"] for arm in arms] == [1, 4]
+    for arm, values in plans.items():
+        stage = open_stages(RunConfig.from_dict(values), SILENT, None)[0]
+        batches = [stage.source.batch(step) for step in range(values["steps"])]
+        read = sum(int(batch["mask"].sum()) for batch in batches)
+        assert read == pytest.approx(4_000, rel=0.15)  # rows of 32 are coarse
+        assert ablation.step_tokens(arm) * values["steps"] == 4_000
+
+
 def test_equal_arithmetic_gives_a_costly_arm_fewer_steps(corpus):
     arms = {"one": {}, "two": {"model": {"num_layers": 6}}}
     ablation = small_ablation(
@@ -156,17 +175,19 @@ def test_equal_arithmetic_gives_a_costly_arm_fewer_steps(corpus):
     assert abs(totals[0] - totals[1]) <= spent["two"][0] / 2  # but for half a step
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_every_experiment_can_be_run(path):
-    ablation = Ablation.load(str(path))
+@pytest.mark.parametrize("config", EXPERIMENTS)
+def test_every_experiment_can_be_run(config):
+    ablation = Ablation.load(config)
+    path, _, variant = config.partition(":")
+    assert ablation.name == Path(path).stem + (f"-{variant}" if variant else "")
     assert f"--config={path}" in load_recipe(path).__doc__
     for arm in ablation.arms:
         config = RunConfig.from_dict(ablation.values(arm, seed=1))
         assert config.seed == 1
-        assert config.steps * ablation.batch_tokens <= ablation.tokens
+        assert config.steps * ablation.step_tokens(arm) <= ablation.tokens
     for judge in ablation.judges:
         objectives = ablation.judging(judge).objectives
-        assert "mlm" in {objective.name for objective in objectives}
+        assert {"mlm", "plm"} & {objective.name for objective in objectives}
     assert set(ablation.paper.figures) <= set(ablation.arms)
     assert ablation.seeds >= 3
 
