@@ -2,8 +2,10 @@
 
 As the base size but for: a batch that grows from 448 to 4,928 rows over 10B tokens, 2B
 of warmup, 5e-4 for 900B tokens and 5e-5 with a tenth of the weight decay for 800B more;
-at length 8,192 batches of 77 and 78 at 5e-5. 4,220 H100 hours. The reference begins
-with the base model's weights, tiled from the centre; here a run begins with new ones.
+at length 8,192 batches of 77 and 78 at 5e-5. 4,220 H100 hours. The warmup ends in the
+fifth size of the batch; it is a line over tokens there and over steps here. The
+reference begins with the base model's weights, tiled from the centre; here a run begins
+with new ones.
 
     python -m encoderjax.train --config=configs/modernbert_large.py
 """
@@ -22,7 +24,8 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
     if variant == "tiny":
         return c.lock()
     c.data.batch_size = 4_928  # 4,928 rows x 1,024 = 5,046,272 tokens a step
-    c.optimizer.learning_rate, c.optimizer.warmup_steps = 5e-4, 4_360
+    # 396 steps at each of four sizes, and 80 at the fifth, are 2B tokens.
+    c.optimizer.learning_rate, c.optimizer.warmup_steps = 5e-4, 1_664
     growing = {  # 396 steps at each size are 10B tokens
         f"rows_{size}": dict(after=396 * number, data=dict(batch_size=size))
         for number, size in enumerate(range(448, 4_928, 448))
