@@ -1,8 +1,10 @@
 """What can be made again and is kept: the folder for it, and compiled programs."""
 
+import contextlib
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 _WORTH_KEEPING = 0.5  # seconds of compiling
@@ -40,3 +42,20 @@ def keep_compiled_programs() -> None:
     jax.config.update("jax_compilation_cache_dir", str(folder))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", _WORTH_KEEPING)
+
+
+@contextlib.contextmanager
+def compiled_anew() -> Iterator[None]:
+    """Has jax compile what it would find among what it kept: for what is timed."""
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    name = "jax_enable_compilation_cache"
+    before = getattr(jax.config, name)
+    jax.config.update(name, False)
+    compilation_cache.reset_cache()  # jax asks only once whether to use it
+    try:
+        yield
+    finally:
+        jax.config.update(name, before)
+        compilation_cache.reset_cache()

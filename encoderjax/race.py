@@ -22,6 +22,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from encoderjax import torch_step
+from encoderjax.caching import compiled_anew
 from encoderjax.command import Parser, run_command
 from encoderjax.config import RunConfig, add_config_flag, config_name, parse_with_config
 from encoderjax.data.pipeline import Batch, BatchSource, prefetched
@@ -185,7 +186,8 @@ def _ours(
     with jax.set_mesh(mesh):
         steps = _steps_in(seconds, _our_seconds_per_step(stage, mesh))
         program, state = first_program(_lasting(stage, steps), mesh)
-        points, state = _our_points(program, state, mesh, held_out)
+        with compiled_anew():
+            points, state = _our_points(program, state, mesh, held_out)
     _write(stage.experiment, jax.device_get(state.params), model)
     return points
 
