@@ -304,8 +304,7 @@ class MaskedLM(Objective):
             out["mlm/phrases"] = selected.phrases_B
         if self.span_masks == "single":
             assert self.tokens_per_mask is not None  # set by `resolved`
-            pad_id = lexicon.vocabulary.pad_id
-            return collapsed(out, selected.weights_BP, self.tokens_per_mask, pad_id)
+            return collapsed(out, selected.weights_BP, self.tokens_per_mask, lexicon)
         return out
 
     def counts(self, batch: DeviceBatch) -> Terms:

@@ -5,16 +5,19 @@ Shapes: B rows, L length, P prediction slots.
 
 import numpy as np
 
-from encoderjax.data.pipeline import Batch
+from encoderjax.data.pipeline import Batch, Lexicon
+from encoderjax.objectives.edits import at_slots, edited, moved_to
 from encoderjax.objectives.replacement import KEPT
 from encoderjax.objectives.spans import runs
 
 
-def collapsed(batch: Batch, used_BP: np.ndarray, longest: int, pad_id: int) -> Batch:
+def collapsed(
+    batch: Batch, used_BP: np.ndarray, longest: int, lexicon: Lexicon
+) -> Batch:
     """Returns the batch with one place for each span that was masked or replaced.
 
     Of the tokens that were put in place of a span, the first stays. What follows in the
-    row moves up, and the places that get free are padding at its end. Labels stay;
+    row moves up, and the places that get free are padding. Labels stay;
     `mlm/positions` are the new places, and `mlm/offsets` the token's number at its
     place.
 
@@ -22,39 +25,21 @@ def collapsed(batch: Batch, used_BP: np.ndarray, longest: int, pad_id: int) -> B
       batch: after each selected token was replaced by itself.
       used_BP: above 0 in the slots that are used, also in rows that count for nothing.
       longest: how many tokens a place stands for; a longer run has several places.
+      lexicon: of the tokens.
     """
     positions_BP = batch["mlm/positions"]
     first_BP, _ = runs(positions_BP, used_BP > 0)
     offsets_BP = (np.arange(positions_BP.shape[1]) - first_BP) % longest
     offsets_BP[(used_BP == 0) | (batch["mlm/kinds"] == KEPT)] = 0
-    removed_BL = np.zeros(batch["mask"].shape, bool)
-    row, slot = np.nonzero(offsets_BP)
-    removed_BL[row, positions_BP[row, slot]] = True
-    places_BL = np.cumsum(~removed_BL, axis=1, dtype=np.int32) - np.int32(1)
-    places_BP = np.take_along_axis(places_BL, positions_BP - offsets_BP, axis=1)
-    return (
-        batch
-        | _without(batch, removed_BL, pad_id)
-        | {"mlm/positions": places_BP, "mlm/offsets": offsets_BP.astype(np.int32)}
-    )
-
-
-def _without(batch: Batch, removed_BL: np.ndarray, pad_id: int) -> Batch:
-    """Returns what says something of each place, without some of them."""
-    columns_L = np.arange(removed_BL.shape[1])
-    filled_BL = columns_L < (~removed_BL).sum(axis=1)[:, None]
-    moved: Batch = {}
-    for name in {"ids", "mask", "segments", "documents"} & batch.keys():
-        padding = pad_id if name == "ids" else 0
-        moved[name] = np.full_like(batch[name], padding)
-        moved[name][filled_BL] = batch[name][~removed_BL]
-    if "positions" in batch:
-        # They count up within a document, as before.
-        begins_BL = np.diff(moved["documents"], axis=1, prepend=0) > 0
-        begin_BL = np.maximum.accumulate(np.where(begins_BL, columns_L, 0), axis=1)
-        positions_BL = (columns_L - begin_BL) * (moved["documents"] > 0)
-        moved["positions"] = positions_BL.astype(batch["positions"].dtype)
-    return moved
+    removed_BL = at_slots(positions_BP, offsets_BP > 0, batch["mask"].shape[1])
+    kept_BL = batch["mask"] & ~removed_BL
+    edit = edited(batch, kept_BL, np.zeros_like(kept_BL), lexicon)
+    places_BP = moved_to(edit, positions_BP - offsets_BP)
+    return edit.batch | {
+        # Unused slots have the place 0, which may be padding.
+        "mlm/positions": np.where(used_BP > 0, places_BP, 0).astype(np.int32),
+        "mlm/offsets": offsets_BP.astype(np.int32),
+    }
 
 
 def restored(
@@ -76,6 +61,9 @@ def restored(
     tokens_BL = np.ones(batch["ids"].shape, np.int32)  # that a place stands for
     np.maximum.at(tokens_BL, (row, position), offset + 1)
     begins_BL = np.cumsum(tokens_BL, axis=1) - tokens_BL
+    # What a row lacks is made up by its padding; where that comes first, before it.
+    more_B1 = (tokens_BL - 1).sum(axis=1, keepdims=True)
+    begins_BL -= more_B1 * batch["mask"][:, -1:]
     ids_BL, mask_BL = batch["ids"].copy(), np.zeros_like(batch["mask"])
     real_row, column = np.nonzero(batch["mask"])
     begin = begins_BL[real_row, column]

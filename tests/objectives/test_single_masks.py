@@ -190,6 +190,35 @@ def test_packed_rows_keep_their_documents():
     assert out["positions"].dtype == np.int32
 
 
+def test_padding_stays_before_the_row_where_it_belongs_there():
+    """As in XLNet's rows, which end with [CLS]."""
+    rows = with_segments(mixed_batch())
+    column, missing = np.arange(128), (~rows["mask"]).sum(axis=1)[:, None]
+    for name in PLACES:
+        rows[name] = np.take_along_axis(rows[name], (column - missing) % 128, axis=1)
+    rows["segments"] = np.where(rows["mask"], rows["segments"], 3).astype(np.int32)
+    lexicon = dataclasses.replace(LEXICON, pads_left=True, pad_segment=3)
+    objective = MaskedLM(
+        select="spans",
+        span_masks="single",
+        tokens_per_mask=15,
+        max_predictions=40,
+        rate=0.3,
+        replace=SPAN,
+    )
+    out = objective.corrupt(rows, draws(len(missing)), lexicon)
+    assert out["mask"][:, -1].all()
+    assert np.array_equal(out["ids"][:, -1], rows["ids"][:, -1])
+    assert not np.diff(out["mask"].astype(int), axis=1).clip(max=0).any()
+    assert (out["segments"][~out["mask"]] == 3).all()
+    assert out["mask"].sum() < 0.9 * rows["mask"].sum()
+    places = (out["mlm/positions"], out["mlm/offsets"])
+    used = out["mlm/weights"] > 0
+    ids, mask, _ = restored(out, places, out["mlm/labels"], used)
+    assert np.array_equal(mask, rows["mask"])
+    assert np.array_equal(np.where(mask, ids, PAD), rows["ids"])
+
+
 # ---- beside the boundary objective ----
 
 
