@@ -240,13 +240,20 @@ def test_the_notes_change_what_they_say_and_nothing_else(name):
             objective.resolved(phase.config.data, phase.config.model.encoder)
 
 
-def test_answers_come_from_the_query_stream_in_the_notes():
+@pytest.mark.parametrize(
+    ("recipe", "plain", "head"),
+    [
+        ("answer", "files", {"answer_stream": "query"}),
+        ("classify", "single", {"summary": "first"}),
+    ],
+)
+def test_tasks_of_an_xlnet_are_read_as_in_the_notes(recipe, plain, head):
     paths = {"data__train": "train.json", "init_from": "xlnet"}
     task, notes = (
-        finetune_config(f"answer.py:{variant}", **paths).task
-        for variant in ("files", "notes")
+        finetune_config(f"{recipe}.py:{variant}", **paths).task
+        for variant in (plain, "notes")
     )
-    assert notes == dataclasses.replace(task, head={"answer_stream": "query"})
+    assert notes == dataclasses.replace(task, head=head)
 
 
 # ---- a few steps of each way of training ----
