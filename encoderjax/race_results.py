@@ -26,11 +26,14 @@ def at_time(points: Sequence[Point], seconds: float) -> float:
 
 
 def lead(contenders: Mapping[str, Sequence[Point]]) -> list[float]:
-    """Returns how far we are below PyTorch at each of its measurements."""
-    return [
-        point["mlm_loss"] - at_time(contenders[OURS], point["seconds"])
-        for point in contenders[THEIRS][1:]
-    ]
+    """Returns how far we are below PyTorch, at each measurement of either.
+
+    Between two of them both are straight lines in the picture.
+    """
+    found = (points[1:] for points in contenders.values())
+    times = sorted({point["seconds"] for point in itertools.chain(*found)})
+    theirs, ours = contenders[THEIRS], contenders[OURS]
+    return [at_time(theirs, time) - at_time(ours, time) for time in times]
 
 
 def reached(points: Sequence[Point], loss: float) -> float | None:

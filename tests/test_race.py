@@ -152,7 +152,7 @@ def test_losses_are_compared_at_equal_times():
     assert at_time(CONTENDERS[OURS], 30) == pytest.approx(6.5)
     assert lead(CONTENDERS) == pytest.approx([1.0, 1.0])
     faster = {**CONTENDERS, OURS: points(8.0, 5.0, 4.0, 3.0, seconds=30)}
-    assert lead(faster) == pytest.approx([2.0, 5.0 - 3.0])
+    assert lead(faster) == pytest.approx([2.0, 2.0, 5.5 - 3.0, 5.0 - 3.0])
     assert reached(CONTENDERS[OURS], 5.5) == pytest.approx(50)
     assert reached(CONTENDERS[OURS], 3.0) is None
 
@@ -171,5 +171,7 @@ def test_the_table_says_who_is_below():
     assert "encoderjax is below PyTorch at every time" in text
     assert "after 1.0 of 2.0 minutes" in text
     assert "| 2.0 | 4.000 | 5.000 |" in text
+    late = {**CONTENDERS, OURS: points(8.0, 7.9, 5.0, 4.5, 4.0, seconds=30)}
+    assert "NOT below" in table(results | {"contenders": late})  # after half a minute
     swapped = {THEIRS: CONTENDERS[OURS], OURS: CONTENDERS[THEIRS]}
     assert "NOT below" in table(results | {"contenders": swapped})
