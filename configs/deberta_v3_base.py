@@ -7,8 +7,9 @@ begins at 0.
 
 The paper's numbers could not be checked against its text: 8,192 rows of 512, 500,000
 steps at 6e-4 after 10,000 of warmup, beta2 0.98 and a detection weight of 50 are from
-secondary sources; the released code's own default weight is 10. That code updates the
-generator before the discriminator looks; here both see the weights from before.
+secondary sources, and the hardware was not found; the released code's own default
+weight is 10. That code updates the generator before the discriminator looks; here both
+see the weights from before.
 
 Data: 160 GB as RoBERTa's; docs/data.md has open ones.
 

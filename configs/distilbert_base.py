@@ -6,7 +6,8 @@ a temperature of 2; the masked tokens themselves; the direction of the last stat
 Published: Adam at 5e-4, warmed up over 5 %, no weight decay, norm at most 5, three
 epochs of up to 4K rows; 8 V100, 90 hours; GLUE 77.0 against BERT's 79.5. Rare tokens
 are masked more often, by frequency to the power -0.7; the reference counts 15 % over a
-batch, here it is of each row.
+batch, here it is of each row. There a row is a line of a dump, none below 12 tokens, in
+batches of one length; here it is whole sentences of a document, as many as fit.
 
 The teacher is a folder: a workdir, an export, or `hf download google-bert/
 bert-base-uncased --local-dir models/bert-base-uncased`. The corpus has its vocabulary.

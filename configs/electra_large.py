@@ -2,7 +2,7 @@
 
 Published: 2,048 rows of 512 a step, 400,000 steps (1.75M in the longer run), 2e-4, a
 generator a quarter as wide, 25 % of the tokens masked; the text of XLNet. GLUE test
-85.2, SQuAD 2.0 EM 88.1.
+85.2, SQuAD 2.0 EM 88.1. The hardware was not found.
 
     python -m encoderjax.prepare --source='texts/xlnet/*.jsonl.gz' \
         --tokenizer=wordpiece:30522 --out=corpora/xlnet_wordpiece

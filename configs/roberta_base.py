@@ -3,7 +3,8 @@
 Published: 8K rows of 512 a step, 500,000 steps, learning rate 6e-4 after 24,000 steps
 of warmup, betas 0.9 and 0.98, no clipping, everything decayed (fairseq). Full sentences
 across documents, no pair loss, new masks in every epoch; <s> and </s> may be masked,
-and random tokens are never one of the first four.
+and random tokens are never one of the first four. The large model had 1,024 V100; this
+one's hardware was not found.
 
 Data: 160 GB: BooksCorpus and Wikipedia 16, CC-News 76, OpenWebText 38, Stories 31;
 docs/data.md has open ones.

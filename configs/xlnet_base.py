@@ -2,7 +2,7 @@
 
 The paper's fair comparison trains on BooksCorpus and Wikipedia with BERT's
 hyperparameters: 256 rows, 1M steps, 1e-4 after 10,000 of warmup. All else is as in
-XLNet-large.
+XLNet-large. The hardware was not found.
 
     python -m encoderjax.prepare --source='texts/wiki_books/*.jsonl.gz' \
         --tokenizer=unigram/xlnet:32000 --out=corpora/wiki_books_xlnet

@@ -4,7 +4,10 @@ Published: 8,192 rows of 512 a step, 500,000 steps, learning rate 4e-4 after 40,
 warmup, down a line to a thousandth; 512 TPU v3 chips, 5.5 days. A row is 256 tokens
 that the next one reads again from memory, then two segments; half of the batch holds
 the same text backwards. 85 of 512 tokens are predicted, in n-grams of up to five, in an
-order drawn anew for each row. The label of the second segment is not learned.
+order drawn anew for each row. The label of the second segment is not learned. The code
+wrote 20 passes of the text, each with pairs and targets of its own (num_passes); here
+pairs are cut once and targets drawn anew in every epoch (data.dupe_factor=20,
+masking="static" is the other way).
 
 Each place of a batch reads one stretch of the text from its beginning to its end, step
 after step, with a memory of 384 states. Held-out rows are measured without one.
