@@ -92,8 +92,19 @@ run() {
     fi
 }
 
-state() { # READY, PREEMPTED, CREATING, ...; nothing where there is none
-    "${tpu[@]}" describe "$name" "${where[@]}" --format='value(state)' 2>/dev/null || true
+# READY, PREEMPTED, CREATING, ...; nothing where there is none, and UNKNOWN where gcloud
+# does not say: a slice that works is not to be made anew because a connection failed.
+state() {
+    local found problem
+    problem=$(mktemp)
+    if found=$("${tpu[@]}" describe "$name" "${where[@]}" \
+        --format='value(state)' 2>"$problem"); then
+        echo "$found"
+    elif ! grep -qi 'not.found' "$problem"; then
+        cat "$problem" >&2
+        echo UNKNOWN
+    fi
+    rm "$problem"
 }
 
 remove() {
@@ -114,7 +125,8 @@ make() {
         done
     else
         # Without capacity it fails; it is asked for again until there is some.
-        until run "${tpu[@]}" create "$name" "${where[@]}" "${kind[@]}"; do
+        until run "${tpu[@]}" create "$name" "${where[@]}" "${kind[@]}" ||
+            [[ $(state) == READY ]]; do
             sleep 60
         done
     fi
@@ -146,6 +158,7 @@ prepare() { # what is needed until the VMs can train
     case $now in
         READY) ;;
         "") make ;;
+        UNKNOWN) fail "gcloud cannot tell whether $name is there" ;;
         *) remove && make ;; # PREEMPTED, TERMINATED, ...
     esac
     install
@@ -176,7 +189,10 @@ while true; do
         break
     fi
     sleep 60 # a preemption shows with some delay
-    if [[ $(state) != READY ]]; then
+    until now=$(state) && [[ $now != UNKNOWN ]]; do
+        sleep 60
+    done
+    if [[ $now != READY ]]; then
         echo "the TPU is gone; making another" >&2
         failures=0
         prepare

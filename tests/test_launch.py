@@ -71,15 +71,21 @@ def test_the_first_failure_is_the_exit_code_of_local_processes(tmp_path):
     ("code", "expected", "requeued"), [(0, 0, False), (75, 0, True), (134, 134, False)]
 )
 def test_a_job_queues_again_when_it_was_stopped(tmp_path, code, expected, requeued):
-    """Stand-ins for Slurm's commands note what they are asked for."""
+    """Stand-ins for Slurm's commands note what they are asked for.
+
+    From 22.05 on srun does not read SLURM_CPUS_PER_TASK.
+    """
     log = tmp_path / "log"
-    stand_in(tmp_path, "srun", f'echo srun "$@" >> {log}; exit {code}')
+    cores = "${SRUN_CPUS_PER_TASK:-1} cores"
+    stand_in(tmp_path, "srun", f'echo srun "$@" {cores} >> {log}; exit {code}')
     stand_in(tmp_path, "scontrol", f'echo scontrol "$@" >> {log}')
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+    environment["SLURM_CPUS_PER_TASK"] = "32"
     result = call("slurm.sbatch", "--config=c.py", **environment)
     assert result.returncode == expected
     lines = log.read_text().splitlines()
     assert "python -m encoderjax.train --config=c.py --stopped_code=75" in lines[0]
+    assert lines[0].endswith(" 32 cores")
     assert ("scontrol requeue 7" in lines) == requeued
 
 
@@ -144,8 +150,13 @@ def test_a_pod_is_not_made_for_what_cannot_run(arguments, message):
 GCLOUD = """
 printf '%q ' gcloud "$@" >> log; echo >> log
 case "$*" in
-    *describe*) cat state 2>/dev/null ;;
-    *" create "*) echo READY > state ;;
+    *describe*)
+        if [ -e offline ]; then rm offline; echo 'ERROR: no connection' >&2; exit 1; fi
+        [ -e state ] || { echo 'ERROR: NOT_FOUND: no such node' >&2; exit 1; }
+        cat state ;;
+    *" create "*)
+        [ ! -e state ] || { echo 'ERROR: ALREADY_EXISTS' >&2; exit 1; }
+        echo READY > state ;;
     *" delete "*) rm state ;;
     *encoderjax.train*)
         echo >> runs
@@ -173,6 +184,28 @@ def test_a_run_on_a_pod_goes_on_after_a_preemption_and_a_failure(tmp_path):
     result = call("tpu_pod.sh", "--retries=0", *POD, *RUN, **environment)
     assert result.returncode == 2  # the failure after the preemption is one too many
     assert "exit code 1" in result.stderr
+
+
+def test_a_slice_is_not_made_anew_because_gcloud_fails(tmp_path):
+    """After a run that failed, once; at the beginning it is the user's to mend."""
+    stand_in(tmp_path, "gcloud", f"cd {tmp_path}\n{GCLOUD}")
+    stand_in(tmp_path, "sleep", "")
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
+    (tmp_path / "state").write_text("READY")
+    (tmp_path / "offline").touch()
+    result = call("tpu_pod.sh", *POD, *RUN, **environment)
+    assert result.returncode == 2
+    assert "no connection" in result.stderr
+    assert "cannot tell whether bert is there" in result.stderr
+
+    (tmp_path / "runs").write_text("the first\n")  # the next one fails
+    failing = GCLOUD.replace("2) exit 1", "2) touch offline; exit 1")
+    stand_in(tmp_path, "gcloud", f"cd {tmp_path}\n{failing}")
+    result = call("tpu_pod.sh", *POD, *RUN, **environment)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "runs").read_text().count("\n") == 3
+    done = set(verbs((tmp_path / "log").read_text().splitlines()))
+    assert not {"create", "delete"} & done
 
 
 # ---- GKE ----
