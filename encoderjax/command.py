@@ -136,12 +136,32 @@ def leave_tpus_alone() -> None:
         sys.modules["jax"].config.update("jax_platforms", "cpu")
 
 
+# The cost of products that are fused into one another is found by recursion, for which
+# the threads of this libtpu have too small a stack: it ends with a signal.
+_SMALL_STACKS = "0.0.42"
+_STACK = "--fibers_default_thread_stack_size"
+_STACK_BYTES = 4 << 20
+
+
+def enlarge_stacks_of_libtpu() -> None:
+    """Lets the compiler for TPUs compile all steps; it looks when it is loaded."""
+    try:
+        version = importlib.metadata.version("libtpu")
+    except importlib.metadata.PackageNotFoundError:
+        return
+    given = os.environ.get("LIBTPU_INIT_ARGS", "")
+    if version.startswith(_SMALL_STACKS) and _STACK not in given:
+        os.environ["LIBTPU_INIT_ARGS"] = f"{given} {_STACK}={_STACK_BYTES}".strip()
+
+
 def run_command(main: Callable[[], object]) -> NoReturn:
     """Runs `main` and leaves the process with the right exit code."""
     # What Orbax logs it also raises, and then it is said in one line.
     for name in ("absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     leave_tpus_alone()
+    if _devices(*_TPUS):
+        enlarge_stacks_of_libtpu()
     if "jax" in sys.modules:  # preparing text goes without
         keep_compiled_programs()
     try:

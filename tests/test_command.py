@@ -114,6 +114,29 @@ def test_tpus_are_not_looked_for_where_only_their_compiler_is(chosen):
     assert result.stderr == ""
 
 
+_STACK = "--fibers_default_thread_stack_size"
+
+
+@pytest.mark.parametrize(
+    ("tpu", "given", "expected"),
+    [
+        ("null", "", f"{_STACK}=4194304"),
+        ("null", "--other=1", f"--other=1 {_STACK}=4194304"),
+        ("null", f"{_STACK}=1", f"{_STACK}=1"),
+        ("no-such-device", "", ""),
+    ],
+)
+def test_the_compiler_for_tpus_gets_the_stack_that_it_needs(tpu, given, expected):
+    """In training, too, not only where it compiles for a pod that is not here."""
+    pytest.importorskip("libtpu")
+    code = (
+        "import os, encoderjax.command as command\n"
+        f"command._TPUS = ({tpu!r},)  # another file of /dev\n"
+        "command.run_command(lambda: print(os.environ['LIBTPU_INIT_ARGS']))\n"
+    )
+    assert _run_without_settings(code, LIBTPU_INIT_ARGS=given).strip() == expected
+
+
 @pytest.mark.parametrize(
     ("command", "arguments", "message"),
     [

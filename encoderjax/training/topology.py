@@ -12,6 +12,7 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from encoderjax.command import enlarge_stacks_of_libtpu
 from encoderjax.errors import UserError
 
 KNOWN = "v5e:2x2, v5e:4x4, v5e:16x16, v6e:16x16, v4:4x4x4, v5p:4x4x4, tpu7x:4x4x4"
@@ -25,10 +26,6 @@ _ENVIRONMENT = {
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
-# The cost of products that are fused into one another is found by recursion, for which
-# the threads of libtpu 0.0.42 have too small a stack: it ends with a signal.
-_STACK = "--fibers_default_thread_stack_size"
-_STACK_BYTES = 4 << 20
 
 
 def topology_devices(name: str) -> list[Any]:
@@ -40,9 +37,7 @@ def topology_devices(name: str) -> list[Any]:
         )
     for variable, value in _ENVIRONMENT.items():
         os.environ.setdefault(variable, value)
-    given = os.environ.get("LIBTPU_INIT_ARGS", "")
-    if _STACK not in given:
-        os.environ["LIBTPU_INIT_ARGS"] = f"{given} {_STACK}={_STACK_BYTES}".strip()
+    enlarge_stacks_of_libtpu()
     try:
         pod = topologies.get_topology_desc(platform="tpu", topology_name=name)
     except jax.errors.JaxRuntimeError as error:
