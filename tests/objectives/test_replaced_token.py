@@ -183,6 +183,33 @@ def test_both_losses_are_those_of_transformers(sharing):
         assert found[name] == pytest.approx(value[real].mean(), abs=1e-6), name
 
 
+def test_the_detection_of_deberta_v3_adds_cls_to_every_token():
+    """Its head in numpy: no class of transformers has it."""
+    small = dataclasses.replace(
+        preset("deberta_v3", "base"), **SMALL | {"num_layers": 2}
+    )
+    pretrainer = make_pretrainer("disentangled", small, {"mask_decoder_layers": 2})
+    params = random_weights(pretrainer)
+    given = rewritten(pretrainer, params, BATCH)
+    encode = lambda p: pretrainer.model.apply(
+        {"params": p}, given["ids"], BATCH["mask"], None, method="encode"
+    )
+    hidden = np.asarray(jax.jit(encode)(params).hidden, np.float64)
+    head = jax.tree.map(lambda x: np.asarray(x, np.float64), params["heads"]["rtd"])
+    x = hidden + hidden[:, 0][:, None]
+    x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-7)
+    x = x * head["norm"]["scale"] + head["norm"]["bias"]
+    x = x @ head["dense"]["kernel"] + head["dense"]["bias"]
+    x = torch.nn.functional.gelu(torch.tensor(x)).numpy()
+    scores = (x @ head["score"]["kernel"] + head["score"]["bias"])[:, :, 0]
+    replaced = given["ids"] != TEXT
+    losses = np.logaddexp(0.0, np.where(replaced, -scores, scores))
+    found = means(pretrainer, params, BATCH)
+    assert found["rtd_loss"] == pytest.approx(losses[BATCH["mask"]].mean(), abs=1e-5)
+    hits = (scores > 0) == replaced
+    assert found["rtd_accuracy"] == pytest.approx(hits[BATCH["mask"]].mean(), abs=1e-6)
+
+
 def test_rows_without_weight_change_nothing():
     pretrainer = make_pretrainer()
     params = random_weights(pretrainer)
