@@ -16,8 +16,9 @@ from encoderjax.export import run as export
 from encoderjax.interop.loading import load_model
 from encoderjax.preview import run as preview
 from encoderjax.train import run
+from tests.chance import chances
 from tests.small_corpus import _TOPICS, documents
-from tests.small_runs import all_lines
+from tests.small_runs import all_lines, metrics
 from tests.torch_losses import held_out_batch, torch_losses
 
 SILENT = lambda text: None
@@ -121,6 +122,62 @@ def test_each_resumes_bit_for_bit(name, trained, tmp_path):
     copy = killed(folder / "run", tmp_path)
     run(config, copy)
     assert exact(copy) == exact(folder / "run")
+
+
+# What is left of chance. Of words that became similar ones the row tells less.
+LEFT = {
+    "macbert_base": {"mlm_loss": 0.8, "sop_loss": 0.8},
+    "ernie_base": {"mlm_loss": 0.8, "nsp_loss": 0.8},
+    "xlm_tlm_base": {"mlm_loss": 0.8},
+}
+
+
+def in_order(folder):
+    """Prepares documents of two lines that tell which of them comes first."""
+    texts = []
+    for text in documents(60, seed=3):
+        lines = text.lower().splitlines()
+        pairs = zip(lines[::2], lines[1::2], strict=False)
+        texts += [f"first {one}\nthen {other}" for one, other in pairs]
+    (folder / "ordered.txt").write_text("\n\n".join(texts))
+    return prepare_corpus(
+        source=str(folder / "ordered.txt"),
+        out=folder / "ordered",
+        tokenizer="wordpiece:200",
+        validation=0.2,
+        report=SILENT,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LEFT)
+def test_held_out_losses_fall_below_chance(name, tmp_path):
+    changes = {
+        "model.width": 64,
+        "model.mlp_width": 128,
+        "steps": 300,
+        "log_every": 100,
+        "data.length": 48,
+        "data.batch_size": 32,
+        "optimizer.learning_rate": 5e-3,
+        "optimizer.warmup_steps": 30,
+        "checkpoint.every": 300,
+        "eval.at_start": True,
+        "eval.batches": 0,
+    }
+    if name == "xlm_tlm_base":
+        corpus = translated(tmp_path)
+    else:
+        corpus, changes = in_order(tmp_path), changes | lists(tmp_path)[name]
+    config = small(name, corpus.folder, **changes)
+    run(config, tmp_path / "run")
+    measured = metrics(tmp_path / "run", "validation")
+    first, last = measured[0], measured[config.steps]
+    left = LEFT[name]
+    assert left.keys() == {t for o in config.objectives for t in o.loss_weights}
+    batch = held_out_batch(Experiment.open(config, SILENT))
+    for loss, chance in chances(batch, left).items():
+        assert last[loss] < left[loss] * chance < first[loss], (loss, chance)
 
 
 @pytest.mark.parametrize("name", LISTS)
