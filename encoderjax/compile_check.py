@@ -165,7 +165,10 @@ def table(result: dict[str, Any]) -> str:
         f"remat {result['remat']}; {result['parameters']:,} parameters",
     ]
     if result["by_formula"]:
-        lines.append("by formula (docs/scaling.md): nothing is compiled for this chip")
+        lines.append(
+            "by formula (docs/scaling.md): nothing is compiled for this chip; links "
+            "between machines are slower than those that are meant here"
+        )
     for phase in result["phases"]:
         lines += ["", *_phase_lines(phase, result)]
     verdict = "fits" if result["fits"] else "does not fit"
@@ -252,7 +255,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ),
     )
     add_config_flag(parser)
-    parser.add_argument("--topology", required=True, help=f"the pod, such as {KNOWN}")
+    parser.add_argument(
+        "--topology",
+        required=True,
+        help=f"the pod, such as {KNOWN}; or a100:64, h100:64, for which nothing is "
+        "compiled: by formula, as if NVLink joined all",
+    )
     parser.add_argument(
         "--utilization",
         type=float,

@@ -2,17 +2,18 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from encoderjax.config import RunConfig
 from encoderjax.errors import UserError
 from encoderjax.outline import outline_stages
-from encoderjax.phases import Stage
+from encoderjax.phases import Stage, merged
 from encoderjax.pod import Pod
 
 Report = Callable[[str], None]
 Changes = dict[str, Any]  # fields of a run, such as compute.remat
+_MICROBATCHES = "optimizer.microbatches"
 
 
 def program_key(stage: Stage) -> tuple:
@@ -69,19 +70,32 @@ class Fitting:
             yield {"mesh.data": 1, "mesh.fsdp": -1, "mesh.model": model}
 
     def _in_parts(self, changes: Changes) -> Changes | None:
-        """Returns the changes with as many microbatches as make them fit, if any do."""
-        parts, before = self.config.optimizer.microbatches, math.inf
+        """Returns the changes with as many microbatches as make them fit, if any do.
+
+        Those of phases that have their own grow with those of the run.
+        """
+        before, own, times = math.inf, self._microbatches(), 1
+        parts = own[_MICROBATCHES]
         while True:
-            tried = changes | {"optimizer.microbatches": parts}
+            tried = changes | {name: times * count for name, count in own.items()}
             share = self._share(tried)
             if share <= 1:
                 return tried
             if math.isinf(share) or share >= before:  # it is not the activations
                 return None
             # From one to two there are gradients to add up: twice as many of them.
-            before = share if parts > 1 else math.inf
+            before = share if times * parts > 1 else math.inf
             # Twice as many save half of the memory at best: fewer would not do.
-            parts *= 2 ** math.ceil(math.log2(share))
+            times *= 2 ** math.ceil(math.log2(share))
+
+    def _microbatches(self) -> dict[str, int]:
+        """Returns the fields that say how many there are, of the run and of phases."""
+        found = {_MICROBATCHES: self.config.optimizer.microbatches}
+        for name, phase in self.config.phases.items():
+            own = phase.get("optimizer", {}).get("microbatches")
+            if own is not None:
+                found[f"phases.{name}.{_MICROBATCHES}"] = own
+        return found
 
     def _share(self, changes: Changes) -> float:
         """Returns how much of the memory a run takes that is changed so.
@@ -105,16 +119,21 @@ class Fitting:
 
 
 def changed(config: RunConfig, changes: Changes) -> RunConfig:
-    """Returns the run with some fields of its groups changed."""
+    """Returns the run with some fields of its groups, or of its phases, changed."""
     groups: dict[str, Changes] = {}
+    phases: Mapping[str, Any] = config.phases
     for name, value in changes.items():
-        group, field = name.split(".")
-        groups.setdefault(group, {})[field] = value
-    replaced = {
+        *outer, group, field = name.split(".")
+        if outer:
+            _, phase = outer
+            phases = merged(phases, {phase: {group: {field: value}}})
+        else:
+            groups.setdefault(group, {})[field] = value
+    replaced: Changes = {
         group: dataclasses.replace(getattr(config, group), **fields)
         for group, fields in groups.items()
     }
-    return dataclasses.replace(config, **replaced)
+    return dataclasses.replace(config, **replaced, phases=phases)
 
 
 def spelled(changes: Changes) -> str:

@@ -111,6 +111,8 @@ def test_rows_that_only_fill_a_batch_up_take_their_time():
 
 LAYERS = {"model.num_layers": 12, "data.batch_size": 1024}  # activations are the most
 TABLE = {"model.vocab_size": 2**18, "data.batch_size": 8}  # the state is
+LONGER = {"after": 200, "data": {"length": 64}, "optimizer": {"microbatches": 1}}
+IN_TWO = {"optimizer.microbatches": 2, "phases.long.optimizer.microbatches": 2}
 SPLIT = {"mesh.data": -1, "mesh.fsdp": 2, "mesh.model": 1}
 
 
@@ -121,6 +123,8 @@ SPLIT = {"mesh.data": -1, "mesh.fsdp": 2, "mesh.model": 1}
         (LAYERS, {"compute.remat": "blocks"}),
         (LAYERS, {"compute.remat": "blocks", "optimizer.microbatches": 2}),
         (LAYERS, {"compute.remat": "blocks", "optimizer.microbatches": 8}),
+        # A phase with its own microbatches, for which those of the run say nothing.
+        (LAYERS | {"phases": {"long": LONGER}}, {"compute.remat": "blocks"} | IN_TWO),
         (TABLE, {"compute.remat": "blocks"} | SPLIT | {"optimizer.microbatches": 1}),
     ],
 )
@@ -150,8 +154,21 @@ def test_unknown_topologies_and_settings_are_refused(shelf):
     for name in ("v9:2x2", "v5e:3x5", "pod"):
         with pytest.raises(UserError, match=rf"--topology={name}: .*such as v5e:2x2"):
             compile_check.run(config, name)
+    for name in ("v5e:32x32", "v5e:16x16x2", "v6e:8x17"):  # libtpu ends with a signal
+        with pytest.raises(UserError, match=rf"--topology={name}: .* at most 16x16"):
+            compile_check.run(config, name)
+    with pytest.raises(UserError, match="--topology=h100 must be h100:NUMBER"):
+        compile_check.run(config, "h100")
     with pytest.raises(UserError, match=r"--utilization=2.0 must be"):
         compile_check.run(config, "v5e:2x2", utilization=2.0)
+
+
+def test_devices_are_those_of_the_machines(shelf):
+    """A chip of v4 is one device with all of its 32 GiB, of TPU7x it is two."""
+    for name, devices, memory in (("v4:2x2x1", 4, 30), ("tpu7x:2x2x1", 8, 94)):
+        pod = Pod.of(name)
+        assert (pod.chips, len(pod.devices)) == (4, devices)
+        assert memory < pod.available / 2**30 < memory + 2
 
 
 def test_a_missing_teacher_is_asked_for():
