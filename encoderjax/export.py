@@ -45,6 +45,7 @@ Format = Literal["hf", "sentence_transformers", "params"]
 Loaded = LoadedModel | LoadedTask | LoadedSentence
 Part = Literal["discriminator", "generator"]
 
+_TABLE = "encoder/token_embed/embedding"
 _EXAMPLES = (
     "python -m encoderjax.export --workdir=runs/bert_tiny --out=exported/bert_tiny",
     "python -m encoderjax.export --workdir=runs/bert_tiny --step=1000 --out=exported/b",
@@ -205,7 +206,10 @@ def _usage(loaded: Loaded, format: Format, dtype: Dtype, out: Path) -> tuple[str
         return (
             "from safetensors.torch import load_file",
             f"params = load_file({str(out / PARAMS)!r})  # named as in {PARAMS_INDEX}",
-            "table = params['encoder/token_embed/embedding']",
+            f"name = {_TABLE!r}",
+            f"table = params[name] * params[name + {weights.SCALE!r}]"
+            if dtype == "int8"
+            else "table = params[name]",
         )
     if isinstance(loaded, LoadedSentence):
         return (

@@ -71,7 +71,8 @@ def write_modules(
         )
     if dtype == "int8":
         raise UserError(
-            "dtype='int8' is not read by sentence-transformers; use bfloat16 or float16"
+            "dtype='int8' is not read by sentence-transformers; use bfloat16 or "
+            "float16, or --format=params"
         )
     width = head.pooled_width(config)
     mode = _pooling_there(head.pooling, config)

@@ -68,6 +68,15 @@ def run_usage(lines) -> dict:
     return names
 
 
+def test_the_lines_for_our_own_parameters_give_the_weights(exported, tmp_path):
+    folder, task = exported
+    for dtype in ("bfloat16", "int8"):
+        made = export.run(folder, tmp_path / dtype, format="params", dtype=dtype)
+        table = run_usage(made.usage)["table"].float().numpy()
+        wanted = quantised(task.params, dtype)["encoder"]["token_embed"]["embedding"]
+        np.testing.assert_allclose(table, wanted, rtol=1e-6)
+
+
 def torch_logits(model, ids) -> np.ndarray:
     with torch.no_grad():
         return model.eval()(input_ids=torch.tensor(ids)).logits.float().numpy()
