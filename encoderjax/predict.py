@@ -3,6 +3,7 @@
 python -m encoderjax.predict --model=runs/classify "What a film." "What a bore."
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -124,9 +125,18 @@ class Predictor:
     # ---- examples ----
 
     def of_texts(
-        self, texts: Sequence[str], pairs: Sequence[str], question: str | None
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] = (),
+        question: str | None = None,
     ) -> list[Any]:
-        """Returns examples of texts as they were typed."""
+        """Returns examples of texts as they were typed.
+
+        Args:
+          texts: to judge.
+          pairs: the second text of each, for a model that classifies pairs.
+          question: about the texts, for a model that answers.
+        """
         kind = self.task.kind
         places = [f"text {number}" for number in range(1, len(texts) + 1)]
         if (question is not None) != (kind == "answer"):
@@ -188,6 +198,24 @@ def run(predictor: Predictor, examples: Sequence[Any]) -> Iterator[Prediction]:
     """Yields what is predicted of each example, block by block."""
     for first in range(0, len(examples), _BLOCK):
         yield from predictor(examples[first : first + _BLOCK])
+
+
+def _write_file(out: Path, examples: Sequence[Any], predictions) -> None:
+    """Writes a file, which appears when it is whole."""
+    partial = out.with_name(f".{out.name}.partial")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with open(partial, "w", encoding="utf-8") as file:
+            _write(file, examples, predictions)
+        os.replace(partial, out)
+    except OSError as error:
+        raise UserError(
+            f"out={str(out)!r} cannot be written: {error.strerror or error}; free some "
+            "space, or give another --out"
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink()
 
 
 def _write(file: TextIO, examples: Sequence[Any], predictions) -> None:
@@ -271,10 +299,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if flags.out is None:
         _write(sys.stdout, examples, predictions)
         return
-    partial = flags.out.with_name(f".{flags.out.name}.partial")
-    with open(partial, "w", encoding="utf-8") as file:
-        _write(file, examples, predictions)
-    os.replace(partial, flags.out)
+    _write_file(flags.out.expanduser(), examples, predictions)
 
 
 if __name__ == "__main__":

@@ -58,11 +58,11 @@ def test_a_classifier_learns_and_is_used_elsewhere(classified, tmp_path, capsys)
     # Predictions of the workdir, of its export, and of transformers agree.
     texts = ["The sailor fears the storm.", "The judge keeps the old law."]
     ours = predict.Predictor.load(folder / "run")
-    expected = ours(ours.of_texts(texts, (), None))
+    expected = ours(ours.of_texts(texts))
     assert [p["label"] for p in expected] == ["sea", "law"]
     export.run(folder / "run", tmp_path / "hf")
     again = predict.Predictor.load(tmp_path / "hf")
-    assert again(again.of_texts(texts, (), None)) == expected
+    assert again(again.of_texts(texts)) == expected
     pipeline = transformers.pipeline("text-classification", str(tmp_path / "hf"))
     for prediction, theirs in zip(expected, pipeline(texts), strict=True):
         assert theirs["label"] == prediction["label"]
@@ -81,11 +81,16 @@ def test_the_command_predicts_files_and_measures_them(classified, tmp_path, caps
     (tmp_path / "new.txt").write_text(
         "The whale follows the tide. \u2028 \nThe barn.\n"
     )
-    out = tmp_path / "out.jsonl"
+    out = tmp_path / "made" / "out.jsonl"
     predict.main([model, f"--input={tmp_path / 'new.txt'}", f"--out={out}"])
     first, second = map(json.loads, out.read_text().strip().split("\n"))
     assert (first["label"], second["label"]) == ("sea", "farm")
     assert second["where"].endswith("new.txt:2")
+    with pytest.raises(UserError, match=r"new\.txt/a' cannot be written"):
+        predict.main([model, "a text", f"--out={tmp_path / 'new.txt' / 'a'}"])
+    with pytest.raises(UserError, match="made' cannot be written"):
+        predict.main([model, "a text", f"--out={out.parent}"])
+    assert {path.name for path in tmp_path.iterdir()} == {"new.txt", "made"}
     with pytest.raises(UserError, match="no column 'review'"):
         predict.main(
             [model, f"--input={folder / 'train.csv'}", "--columns.text=review"]
@@ -151,7 +156,7 @@ def test_tags_become_entities_with_places_in_the_text(encoder, tmp_path):
     assert found["validation/f1"] > 0.9
     predictor = predict.Predictor.load(tmp_path / "run")
     text = "The captain   praises the old harbour."
-    (prediction,) = predictor(predictor.of_texts([text], (), None))
+    (prediction,) = predictor(predictor.of_texts([text]))
     spans = [(e["type"], e["text"], e["start"]) for e in prediction["entities"]]
     assert spans == [("SEA", "captain", 4), ("SEA", "harbour", 30)]
     for entity in prediction["entities"]:
@@ -407,7 +412,11 @@ def test_a_text_of_ten_thousand_words_is_cut_or_read_in_windows(
             {"data__columns__label": "topic"},
             "no column 'topic' for label",
         ),
-        ("classify.py", {"data__columns__tag": "x"}, "is not a role of task.kind"),
+        (
+            "classify.py",
+            {"data__columns__lable": "x"},
+            "lable is not a role of task.kind='classify'; did you mean 'label'",
+        ),
         ("classify.py", {"data__length": 100}, "longer than the encoder can read, 64"),
         ("classify.py", {"task__kind": "classifi"}, "did you mean 'classify'"),
         ("classify.py", {"task__class_weights": "{'sea': 2}"}, "'farm' is missing"),

@@ -177,7 +177,8 @@ class Embed(Task[Texts]):
             if role not in roles:
                 raise UserError(
                     f"data.columns.{role} is not a role of task.loss.name="
-                    f"{loss.name!r} (roles: {', '.join(roles)})"
+                    f"{loss.name!r}{did_you_mean(role, roles)} (roles: "
+                    f"{', '.join(roles)})"
                 )
         own = {role: None if role in loss.optional else role for role in roles}
         return {**own, **columns}

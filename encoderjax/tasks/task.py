@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 import jax
 import numpy as np
 
+from encoderjax.command import did_you_mean
 from encoderjax.errors import UserError
 from encoderjax.fields import Override, as_typed, build, converted
 from encoderjax.interop.task_description import Cut, Problem, TaskDescription
@@ -144,8 +145,9 @@ class Task(Generic[Example]):
         for role in columns:
             if role not in self.columns:
                 raise UserError(
-                    f"data.columns.{role} is not a role of task.kind={self.kind!r} "
-                    f"(roles: {', '.join(self.columns)})"
+                    f"data.columns.{role} is not a role of task.kind={self.kind!r}"
+                    f"{did_you_mean(role, list(self.columns))} (roles: "
+                    f"{', '.join(self.columns)})"
                 )
         chosen = {**self.columns, **columns}
         if not answered:

@@ -98,8 +98,15 @@ class Whitening:
 
     def save(self, path: Path) -> None:
         """Writes an .npz with `mean` and `kernel`."""
-        with open(path, "wb") as file:
-            np.savez(file, mean=self.mean, kernel=self.kernel)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "wb") as file:
+                np.savez(file, mean=self.mean, kernel=self.kernel)
+        except OSError as error:
+            raise UserError(
+                f"save_whitening={str(path)!r} cannot be written: "
+                f"{error.strerror or error}; name another file"
+            ) from error
 
     @classmethod
     def load(cls, path: Path) -> "Whitening":

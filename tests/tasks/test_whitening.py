@@ -67,6 +67,9 @@ def test_no_direction_is_made_of_rounding_errors(tmp_path):
         (tmp_path / "bad.npz").write_bytes(content)
         with pytest.raises(UserError, match="holds no whitening"):
             Whitening.load(tmp_path / "bad.npz")
+    with pytest.raises(UserError, match=r"bad\.npz/w' cannot be written"):
+        Whitening.fit(VECTORS).save(tmp_path / "bad.npz" / "w")
+    Whitening.fit(VECTORS).save(tmp_path / "made" / "w.npz")
     np.savez(tmp_path / "odd.npz", mean=np.zeros(3), kernel=np.zeros((2, 2)))
     with pytest.raises(UserError, match="do not belong together"):
         Whitening.load(tmp_path / "odd.npz")
