@@ -25,6 +25,7 @@ from encoderjax.data.pipeline import Batch
 from encoderjax.errors import UserError
 from encoderjax.experiment import Experiment
 from encoderjax.interop.huggingface import architecture, config_to_hf, held_heads
+from encoderjax.interop.writing import token_ids
 
 LIBRARIES = ("torch", "transformers")
 # The objectives that a class of theirs trains, and what it calls their labels.
@@ -96,6 +97,7 @@ def work_of(experiment: Experiment, batches: list[Batch]) -> Work:
             f"--against=hf has AdamW alone, not optimizer.name={optimizer.name!r}"
         )
     config = config_to_hf(experiment.encoder, family, heads)
+    config |= token_ids(family, experiment.encoder, experiment.corpus.tokenizer)
     return Work(
         architecture=architecture(family, heads),
         config=config,

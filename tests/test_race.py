@@ -25,12 +25,16 @@ def small_stage(corpus, **changes):
     return open_stages(small_config(corpus.folder, **changes), SILENT, None)[0]
 
 
-@pytest.fixture(scope="module", params=["pairs", "alone"])
+@pytest.fixture(scope="module", params=["pairs", "alone", "rotary"])
 def work(request, corpus):
     """A stage, its held-out rows, and the same for PyTorch."""
     alone = {"objectives__nsp": None, "data__second": None}
     alone["data__form"] = "full_sentences"
-    stage = small_stage(corpus, **(alone if request.param == "alone" else {}))
+    # A family whose own vocabulary has its padding beyond the end of ours.
+    rotary = alone | {"model__family": "modernbert", "model__size": "base"}
+    rotary |= {"model__window": "None", "model__global_every": 1}
+    changes = {"pairs": {}, "alone": alone, "rotary": rotary}[request.param]
+    stage = small_stage(corpus, **changes)
     held_out = race._held_out_rows(stage, 37)
     return stage, held_out, race.race_of(stage, held_out, workers=0)
 

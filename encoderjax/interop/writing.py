@@ -36,6 +36,7 @@ from encoderjax.interop.task_huggingface import (
     task_params_to_hf,
 )
 from encoderjax.interop.task_loading import TASK, LoadedTask
+from encoderjax.models.config import EncoderConfig
 from encoderjax.models.task_heads import task_form
 
 Tensors = dict[str, np.ndarray]
@@ -147,18 +148,23 @@ def _int8_files(params: Mapping, named: Named) -> tuple[Tensors, Tensors]:
 
 
 def _token_ids(loaded: LoadedModel | LoadedTask, config_json: dict) -> dict:
-    """Returns the ids of special tokens, whose defaults are another vocabulary's."""
-    fields = names_of(loaded.family).token_ids
     if loaded.tokenizer is None:
+        fields = names_of(loaded.family).token_ids
         return {field: config_json.get(field) for field in fields}
-    vocabulary = loaded.tokenizer.vocabulary
-    ids = {field: int(getattr(vocabulary, name)) for field, name in fields.items()}
-    pad_id = loaded.config.position_pad_id
-    if pad_id not in (None, ids["pad_token_id"]):
+    return token_ids(loaded.family, loaded.config, loaded.tokenizer)
+
+
+def token_ids(
+    family: str, config: EncoderConfig, tokenizer: Tokenizer
+) -> dict[str, int]:
+    """Returns the ids of special tokens, whose defaults are another vocabulary's."""
+    fields = names_of(family).token_ids
+    ids = {field: int(getattr(tokenizer.vocabulary, n)) for field, n in fields.items()}
+    if config.position_pad_id not in (None, ids["pad_token_id"]):
         raise UserError(
-            f"model.position_pad_id={pad_id} is not the tokenizer's padding, "
-            f"{ids['pad_token_id']}: Hugging Face takes one for the other; use "
-            "--format=params"
+            f"model.position_pad_id={config.position_pad_id} is not the tokenizer's "
+            f"padding, {ids['pad_token_id']}: Hugging Face takes one for the other; "
+            "use --format=params"
         )
     return ids
 
