@@ -84,9 +84,10 @@ def _silent(text: str) -> None:
 def _one(ablation: Ablation, values: Values, workdir: Path) -> dict[str, Any] | None:
     """Returns what a run found; None when it was stopped."""
     settings = _settings(ablation, values)
-    if saved_steps(workdir):  # else nothing was made with them
+    finished = (workdir / _FOUND).is_file()
+    if finished or saved_steps(workdir):  # else nothing was made with them
         _check_settings(workdir / _SETTINGS, settings)
-    if (workdir / _FOUND).is_file():
+    if finished:
         return read_json(workdir / _FOUND)
     workdir.mkdir(parents=True, exist_ok=True)
     write_json(workdir / _SETTINGS, settings)

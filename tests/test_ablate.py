@@ -14,10 +14,13 @@ from encoderjax.ablation_results import difference, table, verdict
 from encoderjax.config import RunConfig
 from encoderjax.errors import UserError
 from encoderjax.evaluate import run as evaluate
+from encoderjax.interop.weights import read_json
 from encoderjax.phases import open_stages
 from encoderjax.recipes import load_recipe
 from encoderjax.spread import Measured
+from tests.small_runs import metrics as metrics_of
 from tests.small_runs import overrides
+from tests.small_tasks import write_classify
 
 SILENT = lambda text: None
 FILES = sorted(Path("configs/ablations").glob("*.py"))
@@ -127,8 +130,36 @@ def test_what_is_finished_stays_and_what_is_missing_goes_on(corpus, done, tmp_pa
         expected = results["arms"][arm]["values"]
         for metric, values in again["arms"][arm]["values"].items():
             assert values == pytest.approx(expected[metric], abs=1e-6)
+    for folder in copy.glob("*/*/checkpoints"):  # to have their space again
+        shutil.rmtree(folder)
     with pytest.raises(UserError, match=r"tokens=8000 does not fit .* made with 4000"):
         ablate.run(small_ablation(corpus, tokens=8_000), copy, report=SILENT)
+
+
+@pytest.mark.slow
+def test_each_run_is_fine_tuned_to_be_compared_by_a_task(corpus, tmp_path):
+    probe = {
+        "config": "../finetune/classify.py",
+        "epochs": 1.0,
+        "data": {
+            "train": write_classify(tmp_path / "train.csv", count=80),
+            "length": 32,
+            "batch_size": 16,
+        },
+    }
+    metric = "probe/validation/accuracy"
+    ablation = small_ablation(
+        corpus, probe=probe, judges={}, metrics=(metric,), seeds=1, paper=PAPER
+    )
+    results = ablate.run(ablation, tmp_path / "out", report=SILENT)
+    assert results is not None
+    for arm, of_arm in results["arms"].items():
+        workdir = tmp_path / "out" / arm / "0"
+        own = read_json(workdir / "probe" / "config.json")["finetune"]
+        assert (own["init_from"], own["seed"]) == (str(workdir), 0)
+        best = read_json(workdir / "probe" / "best.json")["step"]
+        lines = metrics_of(workdir / "probe", "validation")
+        assert of_arm["values"][metric] == pytest.approx([lines[best]["accuracy"]])
 
 
 def test_arms_read_the_same_tokens_in_as_many_steps(corpus):

@@ -21,7 +21,7 @@ def get_config(variant: str = "bert") -> ml_collections.ConfigDict:
     """Returns the experiment on a recipe."""
     c = ml_collections.ConfigDict()
     c.title = f"the notes' readings: {variant}"
-    c.tokens, c.batch_tokens = 600_000, 2_048
+    c.tokens, c.batch_tokens, c.rows = 600_000, 2_048, 1_024
     c.paper = dict(
         source="docs/notes_and_papers.md",
         finding="no paper has these comparisons; the first arm is the published one",
