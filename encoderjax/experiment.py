@@ -25,6 +25,7 @@ from encoderjax.data.corpora import (
     absolute,
     from_anywhere,
     open_corpora,
+    weighted_folders,
 )
 from encoderjax.data.corpus import Corpus
 from encoderjax.data.forms import FORMS
@@ -477,7 +478,18 @@ def open_corpus(
     data: DataConfig, report: Callable[[str], None], field: str = "data.corpus"
 ) -> Corpora:
     """Opens what `field` names; the demo corpus is prepared on first use."""
-    opening = Opening(
+    return open_corpora(str(data.corpus), _opening(data, report, field))
+
+
+def check_corpus(data: DataConfig) -> None:
+    """Refuses a corpus that is not there, before anything is read."""
+    opening = _opening(data, print, "data.corpus")
+    for folder in weighted_folders(data.corpus) or [data.corpus]:
+        opening.check(folder)
+
+
+def _opening(data: DataConfig, report: Callable[[str], None], field: str) -> Opening:
+    return Opening(
         field,
         data.source,
         data.tokenizer,
@@ -485,7 +497,6 @@ def open_corpus(
         report,
         translated=FORMS[data.form].parallel,
     )
-    return open_corpora(str(data.corpus), opening)
 
 
 def compute_dtype(precision: str, platform: str | None = None) -> Any:

@@ -32,7 +32,7 @@ from encoderjax.data.tokenizers import Tokenizer
 from encoderjax.demonstration import demonstration, next_commands
 from encoderjax.errors import UserError
 from encoderjax.expected import curve_of
-from encoderjax.experiment import Experiment, model_of, open_start
+from encoderjax.experiment import Experiment, check_corpus, model_of, open_start
 from encoderjax.held_out import HeldOut
 from encoderjax.interop.start import Start
 from encoderjax.interop.weights import read_json
@@ -66,8 +66,11 @@ def run(config: RunConfig, workdir: Path) -> dict[str, float] | None:
     report = print if speaks else lambda text: None
 
     # ---- corpus and batches ----
+    phases = phases_of(config)
+    for phase in phases:
+        check_corpus(phase.config.data)
     mesh = make_mesh(config.mesh)
-    for phase in phases_of(config):
+    for phase in phases:
         if phase.config.data.batch_size is not None:
             check_batch(phase.config, mesh, phase.config.data.batch_size)
     origin, start = _origin(config, workdir)

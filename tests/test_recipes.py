@@ -133,12 +133,18 @@ def test_the_tiny_student_reads_what_its_tiny_teacher_reads():
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_a_missing_corpus_is_named_with_the_command_that_makes_it(path):
-    data = load_config(str(path)).data
+def test_a_missing_corpus_is_named_with_the_command_that_makes_it(
+    path, tmp_path, monkeypatch
+):
+    """Before all else that a run reads, such as the folder of a teacher."""
+    config = load_config(str(path))
+    monkeypatch.chdir(tmp_path)  # where nothing is, whatever lies in corpora/
+    data = config.data
     if data.corpus == "demo":
         data = dataclasses.replace(data, corpus="corpora/none")
     with pytest.raises(UserError) as error:
-        open_corpus(data, print)
+        run(dataclasses.replace(config, data=data), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
     message = str(error.value)
     assert "\n" not in message
     assert f"data.corpus={data.corpus} does not exist" in message

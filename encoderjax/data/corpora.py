@@ -236,17 +236,22 @@ class Opening:
             return demo_corpus(self.tokenizer, cache, self.report)
         if storage.is_remote(name):
             return local_copy(name, cache / "copies", self.report, field=self.field)
-        folder = storage.local_path(name)
-        if not folder.exists():
-            by_file = "" if self.alpha is None else " --language_key=file"
-            if self.translated and not by_file:
-                by_file = " --text_key=en,fr --sentences=fields"
-            raise UserError(
-                f"{self.field}={name} does not exist; make it with python -m "
-                f"encoderjax.prepare --source={self.source!r}{by_file} --tokenizer="
-                f"{self.tokenizer} --out={name} (texts: docs/data.md)"
-            )
-        return folder
+        self.check(name)
+        return storage.local_path(name)
+
+    def check(self, name: str) -> None:
+        """Refuses a folder that is not there, with the command that makes it."""
+        made = name == "demo" or storage.is_remote(name)
+        if made or storage.local_path(name).exists():
+            return
+        by_file = "" if self.alpha is None else " --language_key=file"
+        if self.translated and not by_file:
+            by_file = " --text_key=en,fr --sentences=fields"
+        raise UserError(
+            f"{self.field}={name} does not exist; make it with python -m "
+            f"encoderjax.prepare --source={self.source!r}{by_file} --tokenizer="
+            f"{self.tokenizer} --out={name} (texts: docs/data.md)"
+        )
 
     def members(self, name: str) -> tuple[Member, ...]:
         """Opens what lies there: a corpus, or the members of a group."""
