@@ -125,10 +125,16 @@ make() {
         done
     else
         # Without capacity it fails; it is asked for again until there is some.
-        until run "${tpu[@]}" create "$name" "${where[@]}" "${kind[@]}" ||
-            [[ $(state) == READY ]]; do
+        local problem
+        problem=$(mktemp)
+        until { run "${tpu[@]}" create "$name" "${where[@]}" "${kind[@]}" 2>&1 >&3 |
+            tee "$problem" >&2; } 3>&1 || [[ $(state) == READY ]]; do
+            if grep -qE 'INVALID_ARGUMENT|PERMISSION_DENIED|UNAUTHENTICATED' "$problem"; then
+                fail "gcloud cannot make $name; see above"
+            fi
             sleep 60
         done
+        rm "$problem"
     fi
 }
 

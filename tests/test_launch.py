@@ -186,6 +186,25 @@ def test_a_run_on_a_pod_goes_on_after_a_preemption_and_a_failure(tmp_path):
     assert "exit code 1" in result.stderr
 
 
+def test_a_slice_is_asked_for_until_there_is_one_unless_it_cannot_be(tmp_path):
+    stand_in(tmp_path, "sleep", f"cd {tmp_path}; echo >> slept")
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
+    first = "[ -e slept ] || { echo ERROR: CODE: no >&2; exit 1; }; echo READY > state"
+    script = f"cd {tmp_path}\n" + GCLOUD.replace("echo READY > state", first)
+    stand_in(tmp_path, "gcloud", script.replace("CODE", "INVALID_ARGUMENT"))
+    result = call("tpu_pod.sh", *POD, *RUN, **environment)
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-2:] == [
+        "ERROR: INVALID_ARGUMENT: no",
+        "error: gcloud cannot make bert; see above",
+    ]
+    stand_in(tmp_path, "gcloud", script.replace("CODE", "RESOURCE_EXHAUSTED"))
+    (tmp_path / "runs").write_text("1\n2\n")  # the next one goes well
+    result = call("tpu_pod.sh", *POD, *RUN, **environment)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "slept").read_text() == "\n"
+
+
 def test_a_slice_is_not_made_anew_because_gcloud_fails(tmp_path):
     """After a run that failed, once; at the beginning it is the user's to mend."""
     stand_in(tmp_path, "gcloud", f"cd {tmp_path}\n{GCLOUD}")
