@@ -10,6 +10,7 @@ if __name__ == "__main__":  # before anything heavy is imported
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import sys
 import time
@@ -39,7 +40,7 @@ from encoderjax.objectives.mlm import MaskedLM
 from encoderjax.phases import Stage, open_stages
 from encoderjax.provenance import machine, made_with
 from encoderjax.race_results import OURS, RESULTS, THEIRS, draw, table
-from encoderjax.torch_race import Point, Race, Runner
+from encoderjax.torch_race import WARM_UP, Point, Race, Runner, timed_enough
 from encoderjax.train import first_program
 from encoderjax.training.evaluation import evaluate
 from encoderjax.training.mesh import BatchPlacement, make_mesh
@@ -48,8 +49,16 @@ from encoderjax.training.step import TrainState
 
 Report = Callable[[str], None]
 TABLE, PICTURE, MODEL = "table.md", "picture.png", "model"
-_MEASURED = 16  # times in a run
-_WARM_UP, _TIMED = 3, 12  # steps
+_MEASURED = 16  # times in a run, evenly, and more often before the first of them
+# What PyTorch's AdamW does: bias corrected, norms and biases not decayed.
+_PYTORCHS = {
+    "bias_correction": True,
+    "groups": {},
+    "decay_exclude": ("norm", "bias"),
+    "decoupled_decay": False,
+    "layer_decay": 1.0,
+}
+_ENDLESS = 10**9  # steps
 _AT_ONCE = 10  # steps that are waited for together, as in training
 
 
@@ -81,13 +90,15 @@ def run(
     if rows < 1:
         raise UserError(f"--rows={rows} must be at least 1")
     torch_step.check_installed()
-    whole = dataclasses.replace(config.data, buckets=None)
+    # One cut of the text for both.
+    whole = dataclasses.replace(config.data, buckets=None, dupe_factor=1)
     config = dataclasses.replace(config, phases={}, data=whole)
     stage = open_stages(config, report, None)[0]
     held_out = _held_out_rows(stage, rows)
     out.mkdir(parents=True, exist_ok=True)
     settings = {"config": stage.experiment.described(), "minutes": minutes}
-    settings |= {"rows": held_out[1]}
+    settings |= {"rows": held_out[1], "workers": workers}
+    settings |= {"machine": machine()}
     contenders = {}
     for name, contend in (
         (THEIRS, lambda: _theirs(stage, held_out, 60 * minutes, workers)),
@@ -140,7 +151,7 @@ def _held_out_rows(stage: Stage, rows: int) -> tuple[BatchSource, int]:
 
 
 def _check_same(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
-    for name in ("minutes", "rows", "config"):
+    for name in ("minutes", "rows", "workers", "machine", "config"):
         if before[name] != _as_json(now[name]):
             raise UserError(
                 f"{path} was made with another {name}; choose another --out, or delete "
@@ -170,9 +181,13 @@ def _steps_in(seconds: float, seconds_per_step: float) -> int:
 
 
 def _measured_after(steps: int) -> list[int]:
-    """Returns after which steps a run of so many is measured."""
+    """Returns after which steps a run of so many is measured.
+
+    At first after 1, 2, 4, ..., so that what compiling takes is seen.
+    """
     marks = {max(1, round(steps * n / _MEASURED)) for n in range(1, _MEASURED + 1)}
-    return sorted(marks)
+    early = itertools.takewhile(lambda n: n < min(marks), (2**n for n in range(64)))
+    return sorted(marks.union(early))
 
 
 # ---- ours ----
@@ -184,7 +199,7 @@ def _ours(
     """Returns the points of our run, and writes its model to a folder."""
     mesh = make_mesh(stage.experiment.config.mesh)
     with jax.set_mesh(mesh):
-        steps = _steps_in(seconds, _our_seconds_per_step(stage, mesh))
+        steps = _steps_in(seconds, _our_seconds_per_step(stage, mesh, seconds))
         program, state = first_program(_lasting(stage, steps), mesh)
         with compiled_anew():
             points, state = _our_points(program, state, mesh, held_out)
@@ -192,17 +207,20 @@ def _ours(
     return points
 
 
-def _our_seconds_per_step(stage: Stage, mesh: Mesh) -> float:
+def _our_seconds_per_step(stage: Stage, mesh: Mesh, seconds: float) -> float:
     """Times steps of a run that is then thrown away."""
     program, state = first_program(stage, mesh)
-    with contextlib.closing(_batches(program, mesh, _WARM_UP + _TIMED)) as batches:
-        for step, batch in enumerate(batches, start=1):
+    taken, start = 0.0, 0.0
+    with contextlib.closing(_batches(program, mesh, _ENDLESS)) as batches:
+        for step, batch in enumerate(batches, start=1 - WARM_UP):
             state, metrics = program.train_step(state, batch)
-            if step == _WARM_UP:
-                jax.block_until_ready(metrics)
-                start = time.perf_counter()
-        jax.block_until_ready((state, metrics))
-    return (time.perf_counter() - start) / _TIMED
+            if step % _AT_ONCE == 0:
+                jax.block_until_ready((state, metrics))
+                taken = time.perf_counter() - start if step else 0.0
+                start = start if step else time.perf_counter()
+                if timed_enough(step, taken, seconds):
+                    break
+    return taken / step
 
 
 def _our_points(
@@ -267,7 +285,7 @@ def _theirs(
     stage: Stage, held_out: tuple[BatchSource, int], seconds: float, workers: int
 ) -> list[Point]:
     """Returns the points of PyTorch's run."""
-    runner = Runner(race_of(stage, held_out, workers))
+    runner = Runner(race_of(stage, held_out, workers), seconds)
     try:
         steps = _steps_in(seconds, runner.seconds_per_step())
         config = _lasting(stage, steps).experiment.config
@@ -282,12 +300,12 @@ def race_of(stage: Stage, held_out: tuple[BatchSource, int], workers: int) -> Ra
     """Returns the same work for PyTorch: weights, rows, held-out rows with masks."""
     experiment = stage.experiment
     optimizer = experiment.config.optimizer
-    if not optimizer.bias_correction or optimizer.groups:
-        raise UserError(
-            f"optimizer.bias_correction={optimizer.bias_correction}, optimizer.groups="
-            f"{dict(optimizer.groups)}: PyTorch's AdamW corrects its bias and is one "
-            "group here; set True and {}"
-        )
+    for name, theirs in _PYTORCHS.items():
+        if getattr(optimizer, name) != theirs:
+            raise UserError(
+                f"optimizer.{name}={getattr(optimizer, name)}: PyTorch's AdamW has "
+                f"{theirs} here; set that for both"
+            )
     mesh = make_mesh(experiment.config.mesh)
     with jax.set_mesh(mesh):
         _, state = first_program(stage, mesh)
@@ -309,6 +327,7 @@ def race_of(stage: Stage, held_out: tuple[BatchSource, int], workers: int) -> Ra
         raise UserError(
             f"objectives.mlm.rate={objective.rate}: their collator has a number only"
         )
+    _check_same_masks(objective)
     vocabulary = experiment.corpus.tokenizer.vocabulary
     return Race(
         work=work,
@@ -319,10 +338,28 @@ def race_of(stage: Stage, held_out: tuple[BatchSource, int], workers: int) -> Ra
         special_RL=vocabulary.special_V[rows["ids"]],
         more=more,
         rate=objective.rate,
+        replaced=(objective.replace.mask, objective.replace.random),
         batch_size=experiment.batch_size,
         seed=experiment.config.seed,
         workers=workers,
     )
+
+
+def _check_same_masks(objective: MaskedLM) -> None:
+    """Refuses masks that their collator does not make."""
+    here, theirs = objective, MaskedLM()
+    for name in ("select", "specials", "span_masks"):
+        if getattr(here, name) != getattr(theirs, name):
+            raise UserError(
+                f"objectives.mlm.{name}={getattr(here, name)!r}: their collator has "
+                f"{getattr(theirs, name)!r} alone"
+            )
+    for name in ("distribution", "unit", "similar"):
+        if getattr(here.replace, name) != getattr(theirs.replace, name):
+            raise UserError(
+                f"objectives.mlm.replace.{name}={getattr(here.replace, name)!r}: their "
+                f"collator has {getattr(theirs.replace, name)!r} alone"
+            )
 
 
 def _unmasked(rows: Batch) -> Batch:

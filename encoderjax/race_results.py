@@ -17,6 +17,7 @@ Results = Mapping[str, Any]
 
 RESULTS = "results.json"
 OURS, THEIRS = "encoderjax", "PyTorch"
+_LINES = 8  # of the table
 
 
 def at_time(points: Sequence[Point], seconds: float) -> float:
@@ -25,15 +26,35 @@ def at_time(points: Sequence[Point], seconds: float) -> float:
     return float(np.interp(seconds, times, [point["mlm_loss"] for point in points]))
 
 
-def lead(contenders: Mapping[str, Sequence[Point]]) -> list[float]:
-    """Returns how far we are below PyTorch, at each measurement of either.
+def lead(contenders: Mapping[str, Sequence[Point]]) -> dict[float, float]:
+    """Returns how far we are below PyTorch, by second of each measurement of either.
 
-    Between two of them both are straight lines in the picture.
+    Between two of them both are straight lines in the picture. What one measures after
+    the other has ended says nothing.
     """
     found = (points[1:] for points in contenders.values())
-    times = sorted({point["seconds"] for point in itertools.chain(*found)})
+    end = min(points[-1]["seconds"] for points in contenders.values())
+    times = {point["seconds"] for point in itertools.chain(*found)}
     theirs, ours = contenders[THEIRS], contenders[OURS]
-    return [at_time(theirs, time) - at_time(ours, time) for time in times]
+    return {
+        time: at_time(theirs, time) - at_time(ours, time)
+        for time in sorted(times)
+        if time <= end
+    }
+
+
+def below_from(contenders: Mapping[str, Sequence[Point]]) -> float | None:
+    """Returns the second from which on we are below PyTorch; None if never to its end.
+
+    It is 0 where we are below at every measurement.
+    """
+    since: float | None = 0.0
+    for time, distance in lead(contenders).items():
+        if distance <= 0:
+            since = None
+        elif since is None:
+            since = time
+    return since
 
 
 def reached(points: Sequence[Point], loss: float) -> float | None:
@@ -50,18 +71,26 @@ def reached(points: Sequence[Point], loss: float) -> float | None:
 def table(results: Results) -> str:
     """Returns the results in Markdown."""
     contenders = results["contenders"]
-    lines = []
-    for place, point in enumerate(contenders[THEIRS][1:]):
-        if (place + 1) % 2 and place + 2 < len(contenders[THEIRS]):
-            continue
+    lines, last = [], contenders[THEIRS][-1]
+    for part in range(1, _LINES + 1):
+        near = lambda point, part=part: abs(
+            point["seconds"] - part / _LINES * last["seconds"]
+        )
+        point = min(contenders[THEIRS], key=near)
         ours = at_time(contenders[OURS], point["seconds"])
         minutes = f"{point['seconds'] / 60:.1f}"
         lines.append([minutes, f"{ours:.3f}", f"{point['mlm_loss']:.3f}"])
-    ahead = all(distance > 0 for distance in lead(contenders))
-    last = contenders[THEIRS][-1]
     when = reached(contenders[OURS], last["mlm_loss"])
-    steps = [f"{contenders[n][-1]['step']:,} steps in {n}" for n in (OURS, THEIRS)]
-    conclusion = f"{OURS} is {'below' if ahead else 'NOT below'} {THEIRS} at every time"
+    steps = [
+        f"{contenders[n][-1]['step']:,} steps in {n} in "
+        f"{contenders[n][-1]['seconds'] / 60:.1f} min"
+        for n in (OURS, THEIRS)
+    ]
+    since = below_from(contenders)
+    conclusion = f"{OURS} is NOT below {THEIRS} in the end"
+    if since is not None:
+        when_below = f"from second {since:.0f} on" if since else "at every time"
+        conclusion = f"{OURS} is below {THEIRS} {when_below}"
     if when is not None:
         conclusion += (
             f"; it reaches its last loss after {when / 60:.1f} of "

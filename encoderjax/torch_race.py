@@ -10,6 +10,7 @@ Shapes: R rows, L length.
 import dataclasses
 import itertools
 import multiprocessing
+import sys
 import time
 from collections.abc import Generator, Sequence
 from typing import Any
@@ -23,7 +24,13 @@ from encoderjax.torch_step import trained as one_update
 
 Point = dict[str, float]  # seconds, step and held-out metrics
 
-_WARM_UP, _TIMED = 3, 12  # steps
+WARM_UP = 3  # steps that are not timed
+_LEAST, _SHARE, _LONGEST = 10, 1 / 60, 30.0  # steps, of the run, and seconds that are
+
+
+def timed_enough(steps: int, taken: float, seconds: float) -> bool:
+    """Says whether so many steps tell how many a run of so many seconds will have."""
+    return steps >= _LEAST and taken >= min(_LONGEST, _SHARE * seconds)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +45,8 @@ class Race:
       lengths_R: how many of their tokens are real.
       special_RL: which of them are [CLS] and [SEP].
       more: other columns of the rows, such as segments and pair labels.
-      rate: of the masks.
+      rate: of the tokens that are selected.
+      replaced: the shares of these that become [MASK], and random tokens.
       seed: of the order and the masks.
       workers: of the DataLoader.
     """
@@ -51,6 +59,7 @@ class Race:
     special_RL: np.ndarray
     more: dict[str, np.ndarray]
     rate: float
+    replaced: tuple[float, float]
     batch_size: int
     seed: int
     workers: int = 1
@@ -81,10 +90,10 @@ class Rows:
 class Runner:
     """The other process, asked for its speed and then for a run."""
 
-    def __init__(self, race: Race):
+    def __init__(self, race: Race, seconds: float):
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, race))
+        self._process = context.Process(target=_serve, args=(theirs, race, seconds))
         with as_the_user_set_it():
             self._process.start()
         theirs.close()
@@ -119,13 +128,13 @@ class Runner:
         self._process.join()
 
 
-def _serve(pipe: Any, race: Race) -> None:
+def _serve(pipe: Any, race: Race, seconds: float) -> None:
     """Says how long a step takes, and then makes those that are asked for."""
     import torch
 
     torch.set_num_threads(threads())
     torch.manual_seed(race.seed)
-    pipe.send(_seconds_per_step(race))
+    pipe.send(_seconds_per_step(race, seconds))
     try:
         rates, measured = pipe.recv()
     except EOFError:
@@ -133,17 +142,19 @@ def _serve(pipe: Any, race: Race) -> None:
     pipe.send(_trained(race, rates, measured))
 
 
-def _seconds_per_step(race: Race) -> float:
+def _seconds_per_step(race: Race, seconds: float) -> float:
     """Times steps of a model that is then thrown away."""
     model = _model(race)
     optimizer, batches = optimizer_of(model, race.work), _batches(race)
-    seconds = []
-    for _ in range(_WARM_UP + _TIMED):
-        start = time.perf_counter()
+    taken, start = 0.0, 0.0
+    for step in itertools.count(1 - WARM_UP):
         one_update(model, optimizer, model(**next(batches)).loss, race.work)
-        seconds.append(time.perf_counter() - start)
+        taken = time.perf_counter() - start if step else 0.0
+        start = start if step else time.perf_counter()
+        if timed_enough(step, taken, seconds):
+            break
     batches.close()
-    return float(np.median(seconds[_WARM_UP:]))
+    return taken / step
 
 
 def _trained(
@@ -165,8 +176,16 @@ def _trained(
                 {"seconds": spent, "step": step, **_held_out(model, race.work)}
             )
             start = time.perf_counter()
+        _end_with_parent()
     batches.close()
     return points
+
+
+def _end_with_parent() -> None:
+    """Ends this process where the one that asked for the run was killed."""
+    parent = multiprocessing.parent_process()
+    if parent is not None and not parent.is_alive():
+        sys.exit("the process that asked for this run is gone")
 
 
 def _model(race: Race) -> Any:
@@ -191,7 +210,10 @@ def _batches(race: Race) -> Generator[Any, None, None]:
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(race.tokenizer)
     collator = transformers.DataCollatorForLanguageModeling(
-        tokenizer, mlm_probability=race.rate
+        tokenizer,
+        mlm_probability=race.rate,
+        mask_replace_prob=race.replaced[0],
+        random_replace_prob=race.replaced[1],
     )
     loader = torch.utils.data.DataLoader(
         Rows(race),  # type: ignore[arg-type]  # has all that a data set needs

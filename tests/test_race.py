@@ -120,7 +120,13 @@ def test_another_number_of_steps_keeps_the_shape_of_the_schedule(corpus):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"optimizer__bias_correction": False}, "AdamW corrects its bias"),
+        ({"optimizer__bias_correction": False}, "bias_correction=False: PyTorch's"),
+        ({"optimizer__decoupled_decay": True}, "decoupled_decay=True: PyTorch's"),
+        ({"objectives__mlm__select": "words"}, "select='words': their collator has"),
+        (
+            {"objectives__mlm__replace__distribution": "ordinary"},
+            "distribution='ordinary': their collator has 'uniform' alone",
+        ),
         ({"objectives__mlm__rate": "(0.1, 0.2)"}, "their collator has a number only"),
         ({"optimizer__name": "lamb"}, "AdamW alone, not optimizer.name='lamb'"),
     ],
@@ -154,9 +160,10 @@ CONTENDERS = {THEIRS: points(8.0, 6.0, 5.0), OURS: points(8.0, 5.0, 4.0)}
 
 def test_losses_are_compared_at_equal_times():
     assert at_time(CONTENDERS[OURS], 30) == pytest.approx(6.5)
-    assert lead(CONTENDERS) == pytest.approx([1.0, 1.0])
+    assert lead(CONTENDERS) == pytest.approx({60: 1.0, 120: 1.0})
+    # Nothing is compared after one of them has ended.
     faster = {**CONTENDERS, OURS: points(8.0, 5.0, 4.0, 3.0, seconds=30)}
-    assert lead(faster) == pytest.approx([2.0, 2.0, 5.5 - 3.0, 5.0 - 3.0])
+    assert lead(faster) == pytest.approx({30: 2.0, 60: 2.0, 90: 5.5 - 3.0})
     assert reached(CONTENDERS[OURS], 5.5) == pytest.approx(50)
     assert reached(CONTENDERS[OURS], 3.0) is None
 
@@ -176,6 +183,12 @@ def test_the_table_says_who_is_below():
     assert "after 1.0 of 2.0 minutes" in text
     assert "| 2.0 | 4.000 | 5.000 |" in text
     late = {**CONTENDERS, OURS: points(8.0, 7.9, 5.0, 4.5, 4.0, seconds=30)}
-    assert "NOT below" in table(results | {"contenders": late})  # after half a minute
+    # After half a minute it was not yet.
+    assert "below PyTorch from second 60 on" in table(results | {"contenders": late})
     swapped = {THEIRS: CONTENDERS[OURS], OURS: CONTENDERS[THEIRS]}
     assert "NOT below" in table(results | {"contenders": swapped})
+
+
+def test_the_beginning_is_measured_more_often():
+    assert race._measured_after(160) == [1, 2, 4, 8, *range(10, 161, 10)]
+    assert race._measured_after(3) == [1, 2, 3]
