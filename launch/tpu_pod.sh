@@ -115,12 +115,24 @@ remove() {
     fi
 }
 
+# Ends the script where a queued request has ended without a slice: it stays as it is.
+check_request() {
+    local found
+    found=$("${resources[@]}" describe "$name" "${where[@]}" \
+        --format='value(state.state)') || return 0 # gcloud does not say
+    if [[ $found == FAILED || $found == SUSPENDED ]]; then
+        fail "the queued request $name is $found; see '${resources[*]} describe" \
+            "$name ${where[*]}', ask for another --zone or --type, or leave --queued out"
+    fi
+}
+
 make() {
     if $queued; then
         # The request of a slice that is gone may still be there, under this name.
         run "${resources[@]}" delete "$name" "${where[@]}" --quiet --force || true
         run "${resources[@]}" create "$name" --node-id="$name" "${where[@]}" "${kind[@]}"
         until $dry_run || [[ $(state) == READY ]]; do
+            check_request
             sleep 60
         done
     else
@@ -142,11 +154,33 @@ on_all() {
     run "${tpu[@]}" ssh "$name" "${where[@]}" --worker=all --command="$1"
 }
 
+# Names what belongs to the code in this folder, each name ending with a 0 byte. Beside
+# it may lie corpora, models and runs of any size.
+code_files() {
+    local file
+    if [[ -e .git ]] && command -v git >/dev/null; then
+        git ls-files -z --cached --others --exclude-standard |
+            while IFS= read -r -d '' file; do
+                if [[ -e $file || -L $file ]]; then # what was deleted is listed, too
+                    printf '%s\0' "$file"
+                fi
+            done
+    else
+        # Of the top only: encoderjax/models is code.
+        find . -mindepth 1 -maxdepth 1 ! -name .git ! -name .venv ! -name corpora \
+            ! -name texts ! -name models ! -name exported ! -name runs -print0
+    fi
+}
+
+pack() { # the code in the folder $1 to the archive $2
+    (cd "$1" && code_files) | tar -C "$1" --null -T - -czf "$2"
+}
+
 install() {
     local root archive
     root=$(cd "$(dirname "$0")/.." && pwd)
     archive=${TMPDIR:-/tmp}/encoderjax-$name.tar.gz
-    run tar -C "$root" --exclude=.git --exclude=runs -czf "$archive" .
+    run pack "$root" "$archive"
     run "${tpu[@]}" scp "$archive" "$name:encoderjax.tar.gz" "${where[@]}" --worker=all
     run rm "$archive"
     # The VMs' own Python is older than ours; uv brings one.

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -225,6 +226,73 @@ def test_a_slice_is_not_made_anew_because_gcloud_fails(tmp_path):
     assert (tmp_path / "runs").read_text().count("\n") == 3
     done = set(verbs((tmp_path / "log").read_text().splitlines()))
     assert not {"create", "delete"} & done
+
+
+@pytest.mark.parametrize("end", ["FAILED", "SUSPENDED"])
+def test_a_queued_request_that_has_ended_is_not_waited_for(tmp_path, end):
+    """It is asked about once more where gcloud did not say."""
+    stand_in(tmp_path, "sleep", f"echo {end} > {tmp_path}/request")
+    stand_in(
+        tmp_path,
+        "gcloud",
+        f"""cd {tmp_path}
+        case "$*" in
+            *queued-resources*describe*)
+                [ -e request ] || {{ echo 'ERROR: no connection' >&2; exit 1; }}
+                cat request ;;
+            *describe*) echo 'ERROR: NOT_FOUND: no such node' >&2; exit 1 ;;
+        esac""",
+    )
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
+    result = call("tpu_pod.sh", *POD, "--queued", *RUN, **environment)
+    assert result.returncode == 2
+    _, line = result.stderr.splitlines()
+    assert line.startswith(f"error: the queued request bert is {end}; see ")
+
+
+def test_a_queued_request_is_waited_for_until_it_is_there(tmp_path):
+    stand_in(tmp_path, "sleep", f"echo READY > {tmp_path}/state")
+    ready = "*queued-resources*describe*) echo PROVISIONING ;;"
+    asked = '*" create "*) ;;'
+    script = GCLOUD.replace('case "$*" in', f'case "$*" in {ready} {asked}')
+    stand_in(tmp_path, "gcloud", f"cd {tmp_path}\n{script}")
+    (tmp_path / "runs").write_text("1\n2\n")  # the next one goes well
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
+    result = call("tpu_pod.sh", *POD, "--queued", *RUN, **environment)
+    assert result.returncode == 0, result.stderr
+    done = verbs((tmp_path / "log").read_text().splitlines())
+    done = [verb for verb in done if verb != "describe"]
+    assert done == ["delete", "create", "scp", "install", "train"]
+
+
+CODE = ("pyproject.toml", "encoderjax/models/encoder.py", "configs/mine alone.py")
+BESIDE = ("corpora/wiki/ids.bin", "texts/wiki.jsonl.gz", "models/bert/model.bin")
+BESIDE += ("exported/model.bin", "runs/bert/metrics.jsonl", ".venv/bin/python")
+
+
+@pytest.mark.parametrize("checkout", [True, False])
+def test_a_pod_gets_the_code_without_what_lies_beside_it(tmp_path, checkout):
+    root, archive = tmp_path / "root", tmp_path / "packed.tar.gz"
+    for name in (*CODE, *BESIDE, "encoderjax/gone.py"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(name)
+    (root / "launch").mkdir()
+    for name in ("launch/tpu_pod.sh", ".gitignore"):
+        shutil.copy(LAUNCH.parent / name, root / name)
+    if checkout:  # with a file that is not committed, and one that was deleted
+        git = ["git", "-C", str(root)]
+        subprocess.run([*git, "init", "--quiet"], check=True)
+        subprocess.run([*git, "add", "encoderjax", "pyproject.toml"], check=True)
+    (root / "encoderjax" / "gone.py").unlink()
+
+    cases = f'*describe*) echo READY ;; *" scp "*) cp "$5" {archive} ;;'
+    stand_in(tmp_path, "gcloud", f'case "$*" in {cases} esac')
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
+    result = call(str(root / "launch/tpu_pod.sh"), *POD, *RUN, **environment)
+    assert result.returncode == 0, result.stderr
+    with tarfile.open(archive) as packed:
+        files = {os.path.normpath(m.name) for m in packed if m.isfile()}
+    assert files == {*CODE, "launch/tpu_pod.sh", ".gitignore"}
 
 
 # ---- GKE ----
