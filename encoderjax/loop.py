@@ -146,7 +146,9 @@ class Loop:
         with contextlib.closing(batches):
             for step, batch in enumerate(batches, start=first + 1):
                 real = batch["mask"][batch["row_weights"] > 0]
-                clock.add(int(real.sum()), batch["mask"].shape[-1])
+                # Those of this process stand for all.
+                tokens = int(real.sum()) / placement.share
+                clock.add(tokens, batch["mask"].shape[-1])
                 state, values = program.train_step(state, placement.put(batch))
                 pending.append((step, values))
                 stopping = stop.requested(step)

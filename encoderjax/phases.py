@@ -32,6 +32,7 @@ from encoderjax.experiment import VALIDATION, Bucket, Experiment
 from encoderjax.interop.huggingface import leaf_shapes
 from encoderjax.models.flops import TRAINING, encoder_flops
 from encoderjax.objectives.distillation import Distillation
+from encoderjax.training.optimizer import check_found, group_settings
 
 _START = "start"  # the name of what comes before the first phase that is named
 _GROUPS = ("model", "data", "objectives", "optimizer")
@@ -61,6 +62,7 @@ class Phase:
 
 def phases_of(config: RunConfig) -> tuple[Phase, ...]:
     """Returns the phases of a run, one after the other."""
+    _ = group_settings(config.optimizer)  # checks itself
     if not config.phases:
         return (Phase(name="", first=0, last=config.steps, config=config),)
     begins = {name: _begin(name, changes) for name, changes in config.phases.items()}
@@ -128,11 +130,13 @@ def _phase(
     own_schedule = not _OF_THE_SCHEDULE.isdisjoint(optimizer)
     if own_schedule:
         values["steps"] = last - first
+    config = RunConfig.from_dict(values)
+    _ = group_settings(config.optimizer)  # checks itself
     return Phase(
         name=name,
         first=first,
         last=last,
-        config=RunConfig.from_dict(values),
+        config=config,
         schedule_first=first if own_schedule else 0,
     )
 
@@ -202,6 +206,8 @@ def open_stages(
         source = source.starting(phase.first, _used_rows(stages, experiment))
         if stages:
             _check_follows(stages[0].experiment, experiment, phase)
+        if phase.config.optimizer.decay_exclude != config.optimizer.decay_exclude:
+            _check_excluded(experiment, phase)
         held_out = experiment.held_out_sources()
         stages.append(Stage(phase, experiment, source, held_out))
     if not any(VALIDATION in stage.held_out for stage in stages):
@@ -280,8 +286,7 @@ def _check_follows(first: Experiment, other: Experiment, phase: Phase) -> None:
             f"{first.corpus.name}; prepare it with --tokenizer="
             f"{first.corpus.tokenizer_folder}"
         )
-    shapes = [leaf_shapes(e.encoder, e.head_names, e.generator) for e in (first, other)]
-    if shapes[0] != shapes[1]:
+    if _shapes(first) != _shapes(other):
         raise UserError(
             f"{where}: it changes the parameters of the model, which go on from phase "
             "to phase; leave model and objectives as they are"
@@ -292,3 +297,16 @@ def _check_follows(first: Experiment, other: Experiment, phase: Phase) -> None:
             f"{where}: data.batch_size={other.batch_size} must stay "
             f"{first.batch_size}: each row of a batch carries its own memory"
         )
+
+
+def _check_excluded(experiment: Experiment, phase: Phase) -> None:
+    """Refuses what a phase would not decay, and no parameter is called by."""
+    try:
+        check_found(phase.config.optimizer, _shapes(experiment))
+    except UserError as error:
+        raise UserError(f"phases.{phase.name}: {error}") from error
+
+
+def _shapes(experiment: Experiment) -> dict[str, tuple[int, ...]]:
+    """Returns the shape of every parameter by its path."""
+    return leaf_shapes(experiment.encoder, experiment.head_names, experiment.generator)

@@ -11,7 +11,13 @@ from encoderjax.phases import open_stages, phases_of
 from encoderjax.train import run
 from tests.small_runs import curve, metrics, small_config
 
-LONG = {"phases.long.after": 6, "phases.long.data.length": 64}
+LONG = {
+    "phases.long.after": 6,
+    "phases.long.data.length": 64,
+    # What has no state of its own may come and go.
+    "phases.long.optimizer.clip_norm": 0.0,
+    "phases.long.optimizer.layer_decay": 0.9,
+}
 
 
 def config(corpus, **changes):
@@ -114,6 +120,14 @@ def test_a_run_that_is_cut_short_leaves_phases_out(corpus):
         ({"after": 3, "objectives.sop.weight": 1.0}, r"objectives.sop is not an obj"),
         ({"after": 3, "data.length": 1024}, r"phases.p: data.length=1024"),
         ({"after": 3, "model.width": 64}, r"phases.p: it changes the parameters"),
+        (
+            {"after": 3, "optimizer.decay_steps": 2},
+            r"phases.p: optimizer.decay_steps=2 is read by .*'wsd' alone",
+        ),
+        (
+            {"after": 0, "optimizer.decay_exclude": ("norms",)},
+            r"phases.p: optimizer.decay_exclude has 'norms'.*did you mean",
+        ),
     ],
 )
 def test_phases_that_cannot_follow_are_refused(corpus, changes, message):

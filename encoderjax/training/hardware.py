@@ -1,13 +1,15 @@
 """What the devices could do at best, to say which share of it a run reaches."""
 
+import re
 import time
 
 import jax
 import jax.numpy as jnp
 
-# Published dense bfloat16 peaks, FLOP/s of one chip, by a part of `device_kind`: those
-# of docs.cloud.google.com/tpu/docs, and of NVIDIA's data sheets, where sparse products
-# stand first and are twice as fast; float16 for V100 and T4, which have no bfloat16.
+# Published dense bfloat16 peaks, FLOP/s of one chip, by a part of `device_kind`, of
+# which the first counts: those of docs.cloud.google.com/tpu/docs, and of NVIDIA's data
+# sheets, where sparse products stand first and are twice as fast; float16 for V100 and
+# T4, which have no bfloat16.
 _PEAKS = {
     "TPU v4": 275e12,
     "TPU v5 lite": 197e12,
@@ -18,10 +20,15 @@ _PEAKS = {
     "TPU v6e": 918e12,
     "TPU7x": 2307e12,
     "A100": 312e12,
+    "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
     "H100": 989e12,
+    "H200 NVL": 835e12,
     "H200": 989e12,
     "B200": 2250e12,
     "V100": 125e12,
+    "L40S": 362e12,
+    "L40": 181e12,
     "L4": 121e12,
     "T4": 65e12,
 }
@@ -76,7 +83,9 @@ def _chips() -> int:
 
 def published_peak(device_kind: str) -> float | None:
     """Returns the FLOP/s of one chip of a kind, or None where unknown."""
-    return next((peak for kind, peak in _PEAKS.items() if kind in device_kind), None)
+    # To the end of a word: an RTX A1000 is no A100.
+    found = (p for kind, p in _PEAKS.items() if re.search(rf"{kind}\b", device_kind))
+    return next(found, None)
 
 
 def _measured_peak(size: int = 1024, repeats: int = 6) -> float:

@@ -171,6 +171,8 @@ class BatchPlacement:
 
     Attributes:
       rows: their numbers in the global batch, ascending.
+      share: of the global batch that they are. Where `model` spans processes, several
+        feed the same rows.
     """
 
     def __init__(self, mesh: Mesh, batch_size: int):
@@ -179,6 +181,7 @@ class BatchPlacement:
         spans = self.sharding.addressable_devices_indices_map((batch_size,)).values()
         parts = [np.arange(batch_size)[span] for span in spans if span is not None]
         self.rows = np.unique(np.concatenate(parts))
+        self.share = len(self.rows) / batch_size
 
     def put(self, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
         """Returns the global batch, of which this process gives `rows`."""

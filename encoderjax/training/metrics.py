@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
-import jax
 import rich.console
 import rich.progress
 
@@ -93,10 +92,10 @@ class Clock:
     def begin(self) -> None:
         """Begins an interval."""
         self.mark = time.perf_counter()
-        self.steps = self.tokens = 0
+        self.steps, self.tokens = 0, 0.0
 
-    def add(self, local_tokens: int, length: int) -> None:
-        """Counts a step, and the real tokens that this process fed to it.
+    def add(self, tokens: float, length: int) -> None:
+        """Counts a step, and the real tokens of its global batch.
 
         The first step with rows of a length is compiled.
         """
@@ -104,7 +103,7 @@ class Clock:
             self.lengths.add(length)
             self.warm = False
         self.steps += 1
-        self.tokens += local_tokens * jax.process_count()
+        self.tokens += tokens
 
     def measure(self) -> None:
         """Ends the interval; the devices have finished what was asked of them."""

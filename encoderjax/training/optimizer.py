@@ -1,15 +1,17 @@
 """The optimisers of the published runs, with settings by parameter group."""
 
 import dataclasses
+import itertools
 import math
 import re
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from encoderjax.command import did_you_mean
 from encoderjax.errors import UserError
 from encoderjax.training.adam import scale_by_adam
 from encoderjax.training.lamb import scale_by_trust_ratio
@@ -19,6 +21,8 @@ from encoderjax.training.schedules import Shape, learning_rate_schedule
 from encoderjax.training.stable_adamw import scale_by_stable_adam
 
 PyTree = Any
+_SPARED = ("norm", "bias")
+_WITHOUT_POWER = ("wsd", "inverse_sqrt", "constant")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,7 +45,7 @@ class OptimizerConfig:
         large beside its running square.
       learning_rate: the peak.
       schedule: see `learning_rate_schedule`; `end_share`, `power` and `decay_steps`
-        belong to some shapes.
+        belong to some shapes, and are refused with others.
       layer_decay: the update of a layer is that of the one above times this; the last
         layer comes below the heads, embeddings come lowest; 1 = all alike.
       bias_correction: True as in PyTorch and fairseq, False as in Google's BERT, whose
@@ -72,7 +76,7 @@ class OptimizerConfig:
     bias_correction: bool = True
     weight_decay: float = 0.01
     decoupled_decay: bool = False
-    decay_exclude: tuple[str, ...] = ("norm", "bias")
+    decay_exclude: tuple[str, ...] = _SPARED
     trust_ratio: Literal["not_excluded", "decayed", "all"] = "not_excluded"
     clip_norm: float = 1.0
     microbatches: int = 1
@@ -96,6 +100,11 @@ class OptimizerConfig:
                 f"optimizer.power={self.power} must be above 0 and finite; 1 falls in "
                 "a line"
             )
+        if self.power != 1.0 and self.schedule in _WITHOUT_POWER:
+            raise UserError(
+                f"optimizer.power={self.power} is not read by optimizer.schedule="
+                f"{self.schedule!r}; set it to 1"
+            )
         if not 0.0 < self.layer_decay <= 1.0:
             raise UserError(
                 f"optimizer.layer_decay={self.layer_decay} must be in (0, 1]; 1 trains "
@@ -113,6 +122,11 @@ class OptimizerConfig:
             )
         if not 0.0 <= self.end_share <= 1.0:
             raise UserError(f"optimizer.end_share={self.end_share} must be in [0, 1]")
+        if self.end_share and self.schedule == "constant":
+            raise UserError(
+                f"optimizer.end_share={self.end_share} is not read by "
+                "optimizer.schedule='constant', which stays at the peak; set it to 0"
+            )
         for name in ("b1", "b2"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise UserError(
@@ -131,9 +145,7 @@ def make_optimizer(
       first: the step of the run at which it begins. Optimisers that differ in this or
         in numbers only keep the same state: one may go on with what another left.
     """
-    settings: dict[Hashable, OptimizerConfig] = {"": config}
-    for pattern, changes in config.groups.items():
-        settings[pattern] = dataclasses.replace(config, groups={}, **changes)
+    settings = group_settings(config)
     group_of = lambda name: _group(name, config.groups)
 
     if config.groups:
@@ -144,11 +156,92 @@ def make_optimizer(
         optimizer = optax.partition(transforms, labels)
     else:
         optimizer = _transform(config, steps, first)
-    if any(group.layer_decay != 1.0 for group in settings.values()):
-        # Of all groups at once: how deep a parameter lies is seen in the whole tree.
-        depth = scale_by_depth(lambda name: settings[group_of(name)].layer_decay)
-        optimizer = optax.chain(optimizer, depth)
-    return optimizer, _schedule(config, steps, first)
+    # Of all groups at once: how deep a parameter lies is seen in the whole tree.
+    depth = scale_by_depth(lambda name: settings[group_of(name)].layer_decay)
+    by_layer = any(group.layer_decay != 1.0 for group in settings.values())
+
+    def init(params: PyTree):
+        check_found(config, _names(params))
+        return optimizer.init(params)
+
+    def update(updates: PyTree, state: Any, params: PyTree = None):
+        updates, state = optimizer.update(updates, state, params)
+        # No link of a chain, whose state would tell optimisers with it from others.
+        if by_layer:
+            updates, _ = depth.update(updates, optax.EmptyState(), params)
+        return updates, state
+
+    transformation = optax.GradientTransformation(init, update)
+    return transformation, _schedule(config, steps, first)
+
+
+def group_settings(config: OptimizerConfig) -> dict[Hashable, OptimizerConfig]:
+    """Returns the settings of each group by its pattern; by '' those of the rest.
+
+    What a group would ignore is refused.
+    """
+    settings: dict[Hashable, OptimizerConfig] = {}
+    for pattern, changes in {"": {}, **config.groups}.items():
+        try:
+            group = dataclasses.replace(config, groups={}, **changes)
+            _check_read(group)
+        except UserError as error:
+            where = f"optimizer.groups.{pattern}: " if pattern else ""
+            raise UserError(f"{where}{error}") from error
+        settings[pattern] = group
+    return settings
+
+
+def _check_read(config: OptimizerConfig) -> None:
+    """Refuses what would be ignored.
+
+    Where a config is made it cannot be told: a group may have these fields alone, and
+    take what they belong to from the run.
+    """
+    if config.decay_steps and config.schedule != "wsd":
+        raise UserError(
+            f"optimizer.decay_steps={config.decay_steps} is read by optimizer.schedule="
+            f"'wsd' alone, not by {config.schedule!r}; set it to 0"
+        )
+    if config.trust_ratio != "not_excluded" and config.name != "lamb":
+        raise UserError(
+            f"optimizer.trust_ratio={config.trust_ratio!r} is read by optimizer.name="
+            f"'lamb' alone, not by {config.name!r}; leave it out"
+        )
+
+
+def check_found(config: OptimizerConfig, names: Collection[str]) -> None:
+    """Refuses what no parameter is called by.
+
+    Args:
+      config: its groups, and what it does not decay.
+      names: paths of all parameters.
+    """
+    parts = sorted({part for name in names for part in name.split("/")})
+    near = lambda text: (
+        f"{did_you_mean(text, [*parts, *names])} (paths are made of {', '.join(parts)})"
+    )
+    taken = {_group(name, config.groups) for name in names}
+    for pattern in config.groups:
+        if pattern not in taken:
+            raise UserError(
+                f"optimizer.groups.{pattern} is found in the path of no parameter, or "
+                "of such only as an earlier group has; correct it or leave it out"
+                f"{near(pattern)}"
+            )
+    excluded = [config.decay_exclude]
+    excluded += [group.get("decay_exclude", ()) for group in config.groups.values()]
+    for text in itertools.chain(*excluded):
+        if text not in _SPARED and not any(text in name for name in names):
+            raise UserError(
+                f"optimizer.decay_exclude has {text!r}, which is in the path of no "
+                f"parameter; correct it or leave it out{near(text)}"
+            )
+
+
+def _names(params: PyTree) -> list[str]:
+    """Returns the paths of all parameters."""
+    return jax.tree.leaves(map_with_names(lambda name, _: name, params))
 
 
 def _group(name: str, groups: Mapping[str, Any]) -> str:
@@ -176,7 +269,8 @@ def _transform(
     included = lambda name: not any(part in name for part in config.decay_exclude)
     moments = config.b1, config.b2, config.eps, config.bias_correction
     decay = _decay(config)
-    parts = [_clip(config.clip_norm)] if config.clip_norm else []
+    # In its place also without a bound: the state is the same.
+    parts = [_clip(config.clip_norm) if config.clip_norm else optax.identity()]
     if config.name == "stable_adamw":
         decay_of = lambda name: decay if included(name) else 0.0
         parts += [scale_by_stable_adam(*moments, decay_of)]

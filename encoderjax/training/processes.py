@@ -26,7 +26,9 @@ from encoderjax.training.cluster import place_in, tpu_is_here
 
 _SIGN_OF_LIFE = 10  # seconds without one after which a process is taken for dead
 _FAREWELL = 3  # seconds that a process which ends in an error waits for the others
-_VISIBLE = 3  # seconds in which a new file is seen by all machines that share it
+# Seconds in which a new file is seen by all machines that share it: a client of NFS may
+# remember for a minute that it was not there.
+_VISIBLE = 90
 _LONG = 7 * 24 * 3600  # seconds; a corpus may be prepared meanwhile
 _END = "encoderjax/end"  # the key that says how it ended
 
@@ -188,5 +190,17 @@ def check_shared(folder: Path, field: str) -> None:
                 f"{socket.gethostname()} does not see what process 0 has written; use "
                 "a folder that all machines share, or gs://..."
             )
-        time.sleep(0.1)
+        time.sleep(0.5)
+        _look_anew(folder)
     _wait_for_all("seen")
+
+
+def _look_anew(folder: Path) -> None:
+    """Opens a folder and all above it, from the top.
+
+    A client of NFS then asks whether they have changed; else it goes on believing that
+    what was missing in them still is.
+    """
+    for place in (*reversed(folder.parents), folder):
+        with contextlib.suppress(OSError):
+            os.scandir(place).close()

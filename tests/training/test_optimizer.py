@@ -397,3 +397,82 @@ def test_impossible_settings_are_refused(field, value):
 def test_lamb_cannot_decouple_its_decay():
     with pytest.raises(UserError, match=r"decoupled_decay=True does not go with"):
         OptimizerConfig(name="lamb", learning_rate=1.0, decoupled_decay=True)
+
+
+@pytest.mark.parametrize(
+    "unread",
+    [
+        {"power": 2.0},
+        {"power": 2.0, "schedule": "wsd", "decay_steps": 5},
+        {"power": 2.0, "schedule": "inverse_sqrt", "warmup_steps": 2},
+        {"end_share": 0.1},
+        {"decay_steps": 5, "schedule": "linear"},
+        {"trust_ratio": "all", "name": "stable_adamw"},
+    ],
+)
+def test_settings_that_nothing_reads_are_refused(unread):
+    field, value = next(iter(unread.items()))
+    settings = {"learning_rate": 1.0, "schedule": "constant"} | unread
+    message = f"optimizer.{field}={value!r} is (not )?read by"
+    with pytest.raises(UserError, match=message):
+        make_optimizer(OptimizerConfig(**settings), STEPS)
+
+
+def test_groups_read_what_belongs_to_the_settings_of_the_run():
+    """So that they may differ in it alone; what they take over must be read, too."""
+    run = dict(learning_rate=PEAK, schedule="wsd", decay_steps=5)
+    longer = {"mlp": {"decay_steps": 8}}
+    make_optimizer(OptimizerConfig(**run, groups=longer), STEPS)
+    lamb = {"name": "lamb", "groups": {"mlp": {"trust_ratio": "all"}}}
+    make_optimizer(OptimizerConfig(learning_rate=PEAK, **lamb), STEPS)
+    constant = {"mlp": {"schedule": "constant"}}
+    with pytest.raises(UserError, match=r"groups\.mlp: optimizer\.decay_steps=5 is"):
+        make_optimizer(OptimizerConfig(**run, groups=constant), STEPS)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"groups": {"atention/": {"b1": 0.8}}},
+            r"groups\.atention/ is found.*did you mean 'attention'",
+        ),
+        (
+            {"groups": {"mlp": {"b1": 0.8}, "mlp/up": {"b1": 0.7}}},
+            r"groups\.mlp/up is found.*only as an earlier group",
+        ),
+        (
+            {"decay_exclude": ("norm", "final_nrom")},
+            r"decay_exclude has 'final_nrom'.*did you mean 'final_norm'",
+        ),
+        (
+            {"groups": {"mlp": {"decay_exclude": ("scales",)}}},
+            r"decay_exclude has 'scales'.*did you mean 'scale'",
+        ),
+    ],
+)
+def test_patterns_without_parameters_are_refused(settings, message):
+    config = OptimizerConfig(learning_rate=PEAK, **settings)
+    optimizer, _ = make_optimizer(config, STEPS)
+    with pytest.raises(UserError, match=message):
+        jax.eval_shape(optimizer.init, start())
+
+
+def test_the_usual_exclusions_need_no_parameters():
+    config = OptimizerConfig(learning_rate=PEAK)
+    make_optimizer(config, STEPS)[0].init({"mlp": {"kernel": jnp.ones(3)}})
+
+
+@pytest.mark.parametrize("groups", [{}, {"mlp": {"weight_decay": 0.1}}])
+def test_numbers_do_not_change_what_the_state_consists_of(groups):
+    """Phases that differ in them go on with the state of each other."""
+
+    def structure(**numbers):
+        config = OptimizerConfig(learning_rate=PEAK, groups=groups, **numbers)
+        optimizer, _ = make_optimizer(config, STEPS)
+        return jax.tree.structure(jax.eval_shape(optimizer.init, start()))
+
+    others = {"clip_norm": 0.0, "layer_decay": 0.9, "weight_decay": 0.0}
+    others |= {"bias_correction": False, "decay_exclude": (), "eps": 1e-8}
+    found = {name: structure(**{name: value}) for name, value in others.items()}
+    assert found == dict.fromkeys(others, structure())

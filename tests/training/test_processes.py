@@ -1,5 +1,6 @@
 """Several processes that train together, as real ones: gloo between CPUs."""
 
+import shutil
 import signal
 import socket
 import sys
@@ -20,16 +21,17 @@ from tests.small_runs import (
 )
 
 EXACT = ("loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy")
+TRAIN = ("-m", "encoderjax.train")
 
 
-def start_two(*flags, workdirs=(None, None)):
+def start_two(*flags, workdirs=(None, None), command=TRAIN):
     """Starts two processes of two devices each."""
     with socket.socket() as free:
         free.bind(("", 0))
         port = free.getsockname()[1]
     return [
         start(
-            [sys.executable, "-m", "encoderjax.train", *flags, *own],
+            [sys.executable, *command, *flags, *own],
             JAX_NUM_CPU_DEVICES=2,
             JAX_COORDINATOR_ADDRESS=f"localhost:{port}",
             JAX_NUM_PROCESSES=2,
@@ -68,16 +70,19 @@ def test_two_processes_stop_die_and_go_on_like_one(corpus, tmp_path):
     assert (workdir / "checkpoints" / str(stopped)).is_dir()
     assert "step" not in outputs[1]  # only process 0 talks
 
-    # One killed: the other ends by itself.
-    both = start_two(*flags)
-    wait_for_step(workdir, stopped + 1, both[0])
-    both[1].kill()
-    killed_at = time.monotonic()
-    both[0].communicate(timeout=60)
-    assert both[0].returncode != 0
-    assert time.monotonic() - killed_at < 30
-    both[1].communicate()
-    assert max(metrics(workdir)) < 20
+    # One killed, the coordinator or not: the other ends by itself.
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(workdir, elsewhere)
+    for killed, folder in ((0, elsewhere), (1, workdir)):
+        both = start_two(*flags, f"--workdir={folder}")
+        wait_for_step(folder, stopped + 1, both[0])
+        both[killed].kill()
+        killed_at = time.monotonic()
+        both[1 - killed].communicate(timeout=60)
+        assert both[1 - killed].returncode != 0, killed
+        assert time.monotonic() - killed_at < 30, killed
+        both[killed].communicate()
+        assert max(metrics(folder)) < 20
 
     # Finished by one process with eight devices, as if nothing had happened.
     run(small_config(corpus.folder, **changes), workdir)
@@ -90,15 +95,40 @@ def test_two_processes_stop_die_and_go_on_like_one(corpus, tmp_path):
             assert values[0] == pytest.approx(values[1], abs=2e-4), (split, name)
 
 
+# As `python -m encoderjax.train`, which waits longer for a file of another machine.
+IMPATIENT = """
+from encoderjax import train
+from encoderjax.training import processes
+processes._VISIBLE = 1
+train.run_command(train.main)
+"""
+
+
 def test_an_error_ends_all_and_is_said_once(corpus, tmp_path):
     """Two folders stand for a workdir that each machine has for itself."""
     flags = training_flags(tmp_path, corpus.folder)
     workdirs = [[f"--workdir={tmp_path / name}"] for name in ("here", "there")]
-    both = start_two(*flags, workdirs=workdirs)
+    both = start_two(*flags, workdirs=workdirs, command=("-c", IMPATIENT))
     errors = "".join(finish(process, 1)[1] for process in both)
     (line,) = (line for line in errors.splitlines() if line.startswith("error: "))
     assert "there is not the same folder for all processes" in line
     assert "Traceback" not in errors
+
+
+SHARES = """
+from encoderjax.training.mesh import BatchPlacement, MeshConfig, make_mesh
+from encoderjax.training.processes import joined
+with joined():
+    for model in (1, 2, 4):
+        placement = BatchPlacement(make_mesh(MeshConfig(model=model)), 8)
+        print(len(placement.rows), placement.share)
+"""
+
+
+def test_processes_that_feed_the_same_rows_share_them():
+    """Tokens are counted by these shares: those of both are the batch, or each is."""
+    for process in start_two(command=("-c", SHARES)):
+        assert finish(process)[0].split() == ["4", "0.5", "4", "0.5", "8", "1.0"]
 
 
 SLURM = {

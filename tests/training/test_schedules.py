@@ -103,11 +103,7 @@ def test_the_inverse_square_root_does_not_know_the_end():
 
 
 def test_constant_stays_at_the_peak():
-    assert rates("constant", [5, 10, 100], warmup_steps=10, end_share=0.5) == [
-        0.5,
-        1.0,
-        1.0,
-    ]
+    assert rates("constant", [5, 10, 100], warmup_steps=10) == [0.5, 1.0, 1.0]
 
 
 def test_a_decay_that_begins_in_the_warmup_is_refused():
