@@ -15,10 +15,12 @@ from pathlib import Path
 
 from encoderjax import ablation_results, race_results
 from encoderjax.ablation_results import rows
+from encoderjax.command import run_command
+from encoderjax.errors import UserError
 from encoderjax.expected import FOLDER, Curve
 from encoderjax.interop.weights import read_json
 from encoderjax.pictures import can_draw
-from encoderjax.provenance import said
+from encoderjax.provenance import kinds_of
 from encoderjax.spread import Measured
 
 DOCS = Path(__file__).parent
@@ -62,8 +64,7 @@ def curves_table(curves: Sequence[Curve]) -> str:
 
 def made_with(curves: Sequence[Curve]) -> str:
     """Returns the machines and versions of curves."""
-    kinds = {(c.about["machine"], said(c.about["versions"])) for c in curves}
-    return "\n".join(f"{machine}; {versions}." for machine, versions in sorted(kinds))
+    return "\n".join(f"{kind}." for kind in kinds_of(c.about for c in curves))
 
 
 def draw_curves(curves: Sequence[Curve], path: Path) -> None:
@@ -124,6 +125,21 @@ def race_part() -> str:
     return "\n\n".join((race_results.table(results), picture))
 
 
+def results_by_name(folder: Path) -> dict[str, Path]:
+    """Returns the results of experiments by their names, under which they are kept."""
+    found: dict[str, Path] = {}
+    for path in sorted(folder.glob(f"*/{ablation_results.RESULTS}")):
+        name = read_json(path)["name"]
+        if name in found:
+            raise UserError(
+                f"--ablations={folder}: {found[name].parent} and {path.parent} both "
+                f"have results of {name!r}, of which one would overwrite the other; "
+                "move one of them elsewhere"
+            )
+        found[name] = path
+    return found
+
+
 def take(source: Path, target: Path) -> None:
     """Copies results beside the page."""
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -137,8 +153,7 @@ def main() -> None:
     parser.add_argument("--race", type=Path, help="the --out of a race")
     flags = parser.parse_args()
     if flags.ablations:
-        for path in sorted(flags.ablations.glob(f"*/{ablation_results.RESULTS}")):
-            name = read_json(path)["name"]
+        for name, path in results_by_name(flags.ablations).items():
             take(path, MEASURED / "ablations" / f"{name}.json")
     if flags.race:
         take(flags.race / race_results.RESULTS, MEASURED / f"{RACE}.json")
@@ -152,4 +167,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

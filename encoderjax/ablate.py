@@ -31,16 +31,18 @@ from encoderjax.config import (
 )
 from encoderjax.errors import UserError
 from encoderjax.evaluate import judged
-from encoderjax.experiment import flat_fields
+from encoderjax.experiment import Experiment, flat_fields
 from encoderjax.interop.loading import load_model
 from encoderjax.interop.weights import read_json, write_json
-from encoderjax.provenance import machine, made_with
+from encoderjax.provenance import kinds_of, made_here, seconds_of
 from encoderjax.training.checkpoint import saved_steps
 
 Report = Callable[[str], None]
 
 TABLE, PICTURE = "table.md", "picture.png"
 _SETTINGS, _FOUND, _LOG = "settings.json", "found.json", "log.txt"
+# What a judge has instead of its run's: rows are measured in batches of its own.
+_BATCH = ("batch_size", "batch_tokens", "fill_batch")
 
 
 def run(
@@ -57,6 +59,7 @@ def run(
         f"{ablation.title}: {len(plans)} arms x {ablation.seeds} seeds = {total} runs "
         f"of {ablation.tokens:,} tokens"
     )
+    _check(ablation, plans, out)
     found: dict[str, list[dict[str, Any]]] = {arm: [] for arm in plans}
     # Seed by seed: what there is after a while compares all arms.
     for seed in range(ablation.seeds):
@@ -81,22 +84,48 @@ def _silent(text: str) -> None:
     """Says nothing."""
 
 
+def _check(ablation: Ablation, plans: Mapping[str, Values], out: Path) -> None:
+    """Refuses what would fail, or not compare, before anything is trained for it."""
+    missing = False
+    for seed in range(ablation.seeds):
+        for arm, values in plans.items():
+            workdir = out / arm / str(seed)
+            finished = (workdir / _FOUND).is_file()
+            if finished or saved_steps(workdir):  # else nothing was made with them
+                settings = _settings(ablation, values | {"seed": seed})
+                _check_settings(workdir / _SETTINGS, settings)
+            missing = missing or not finished
+    if missing and ablation.probe is not None:
+        _check_probe(ablation)
+
+
+def _check_probe(ablation: Ablation) -> None:
+    """Refuses a probe without examples, or with some that cannot be read."""
+    probing = ablation.probing("a model", seed=0)
+    if probing.data.train is None:
+        raise UserError(
+            "probe.data.train=None must be the examples that every arm is fine-tuned "
+            "with: give --config.probe.data.train=FILE"
+        )
+    try:
+        probing.data.read(probing.task)
+    except UserError as error:
+        raise UserError(f"probe: {error}") from error
+
+
 def _one(ablation: Ablation, values: Values, workdir: Path) -> dict[str, Any] | None:
     """Returns what a run found; None when it was stopped."""
-    settings = _settings(ablation, values)
-    finished = (workdir / _FOUND).is_file()
-    if finished or saved_steps(workdir):  # else nothing was made with them
-        _check_settings(workdir / _SETTINGS, settings)
-    if finished:
+    if (workdir / _FOUND).is_file():
         return read_json(workdir / _FOUND)
     workdir.mkdir(parents=True, exist_ok=True)
-    write_json(workdir / _SETTINGS, settings)
+    write_json(workdir / _SETTINGS, _settings(ablation, values))
+    # What was spent before the run was stopped counts as well.
+    spent = seconds_of(workdir) + seconds_of(workdir / PROBE)
     start = time.perf_counter()
     with _logged(workdir / _LOG):
         own = train.run(RunConfig.from_dict(values), workdir)
         if own is None:
             return None
-        trained = time.perf_counter() - start
         metrics = {f"{OWN}/{name}": value for name, value in own.items()}
         metrics |= _judged(ablation, workdir)
         if ablation.probe is not None:
@@ -105,13 +134,26 @@ def _one(ablation: Ablation, values: Values, workdir: Path) -> dict[str, Any] | 
             if probed is None:
                 return None
             metrics |= {f"{PROBE}/{name}": value for name, value in probed.items()}
+        tokens = tokens_read(values)
     found = {
         "metrics": metrics,
-        "seconds": time.perf_counter() - start,
-        "training_seconds": trained,
+        "tokens": tokens,
+        "seconds": spent + time.perf_counter() - start,
+        "training_seconds": seconds_of(workdir),
+        **made_here(),
     }
     write_json(workdir / _FOUND, found)
     return found
+
+
+def tokens_read(values: Values) -> float:
+    """Returns how many real tokens a run reads, special ones included.
+
+    They are a little more or less than was asked for: a step has whole rows.
+    """
+    experiment = Experiment.open(RunConfig.from_dict(values), _silent)
+    rows = values["steps"] * experiment.batch_size
+    return rows * experiment.train_index.mean_tokens
 
 
 def _judged(ablation: Ablation, workdir: Path) -> dict[str, float]:
@@ -145,10 +187,21 @@ def _settings(ablation: Ablation, values: Values) -> dict[str, Any]:
     shared = {
         "tokens": ablation.tokens,
         "rows": ablation.rows,
-        "judges": ablation.judges,
+        "judges": {judge: _measured_with(ablation, judge) for judge in ablation.judges},
         "probe": ablation.probe,
     }
     return flat_fields({**shared, "run": values})
+
+
+def _measured_with(ablation: Ablation, judge: str) -> Values:
+    """Returns what decides the rows and masks of a judge.
+
+    Much of it is the first arm's, which may change while the judge's own fields stay.
+    """
+    values = ablation.judge_values(judge)
+    groups = ("data", "objectives", *ablation.judges[judge])
+    data = {name: v for name, v in values["data"].items() if name not in _BATCH}
+    return {group: values[group] for group in groups} | {"data": data}
 
 
 def _check_settings(path: Path, settings: Mapping[str, Any]) -> None:
@@ -184,9 +237,10 @@ def _results(
             for metric in ablation.metrics
         }
         steps = plans[arm]["steps"]
+        asked = steps * ablation.step_tokens(arm)  # runs of before did not count
         arms[arm] = {
             "steps": steps,
-            "tokens": steps * ablation.step_tokens(arm),
+            "tokens": round(statistics.mean(r.get("tokens", asked) for r in runs)),
             "training_seconds": [run["training_seconds"] for run in runs],
             "values": {metric: found for metric, found in values.items() if found},
         }
@@ -200,8 +254,7 @@ def _results(
         "paper": dataclasses.asdict(ablation.paper),
         "seconds": sum(run["seconds"] for runs in found.values() for run in runs),
         "command": command,
-        "versions": made_with(),
-        "machine": machine(),
+        "made_with": kinds_of(run for runs in found.values() for run in runs),
     }
 
 

@@ -234,10 +234,13 @@ class Ablation:
     def _flops(self, values: Values, report) -> float:
         return open_stages(RunConfig.from_dict(values), report, None)[0].flops_per_step
 
+    def judge_values(self, judge: str) -> Values:
+        """Returns the first arm's run with the fields of a judge."""
+        return merged(self.values(next(iter(self.arms)), 0), self.judges[judge])
+
     def judging(self, judge: str) -> RunConfig:
         """Returns the run whose held-out rows and losses a judge measures."""
-        values = merged(self.values(next(iter(self.arms)), 0), self.judges[judge])
-        return RunConfig.from_dict(values)
+        return RunConfig.from_dict(self.judge_values(judge))
 
     def probing(self, model: str, seed: int) -> FinetuneConfig:
         """Returns the fine-tuning run that begins with a model."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from encoderjax.ablation import Claim
 from encoderjax.pictures import can_draw
-from encoderjax.provenance import said
+from encoderjax.provenance import kinds_of
 from encoderjax.spread import Measured
 
 Results = Mapping[str, Any]
@@ -89,10 +89,11 @@ def rows(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 def about(results: Results) -> str:
     """Returns how results came about."""
     seeds, seconds = results["seeds"], results["seconds"]
+    # Before every run kept its own, there was one for all.
+    made_with = results.get("made_with") or kinds_of([results])
     return (
         f"{seeds} seed{'s' * (seeds > 1)} an arm; {seconds / 60:.0f} minutes on "
-        f"{results['machine']}; {said(results['versions'])}. "
-        f"`{results['command']}`"
+        f"{', and on '.join(made_with)}. `{results['command']}`"
     )
 
 

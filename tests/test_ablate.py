@@ -14,8 +14,9 @@ from encoderjax.ablation_results import difference, table, verdict
 from encoderjax.config import RunConfig
 from encoderjax.errors import UserError
 from encoderjax.evaluate import run as evaluate
-from encoderjax.interop.weights import read_json
+from encoderjax.interop.weights import read_json, write_json
 from encoderjax.phases import open_stages
+from encoderjax.provenance import machine, made_with, said
 from encoderjax.recipes import load_recipe
 from encoderjax.spread import Measured
 from tests.small_runs import metrics as metrics_of
@@ -23,6 +24,7 @@ from tests.small_runs import overrides
 from tests.small_tasks import write_classify
 
 SILENT = lambda text: None
+RARER = {"objectives": {"mlm": {"rate": 0.1}}}
 FILES = sorted(Path("configs/ablations").glob("*.py"))
 EXPERIMENTS = [
     f"{path}:{variant}" if variant else str(path)
@@ -82,6 +84,11 @@ def done(corpus, tmp_path_factory):
     return out, results
 
 
+def copied(out: Path, copy: Path) -> Path:
+    """Returns a copy without the parameters, which is all that tables need."""
+    return shutil.copytree(out, copy, ignore=shutil.ignore_patterns("checkpoints"))
+
+
 def found(out: Path, arm: str, seed: int) -> dict[str, float]:
     return json.loads((out / arm / str(seed) / "found.json").read_text())["metrics"]
 
@@ -126,6 +133,10 @@ def test_what_is_finished_stays_and_what_is_missing_goes_on(corpus, done, tmp_pa
     times.append((copy / "bert" / "0" / "metrics.jsonl").stat().st_mtime_ns)
     assert again is not None
     assert times[0] == times[1]
+    # By the clock of the run that was killed, not of the one that only judged it.
+    judged_again = again["arms"]["masked"]["training_seconds"]
+    assert judged_again == results["arms"]["masked"]["training_seconds"]
+    assert read_json(copy / "masked" / "1" / "found.json")["seconds"] > judged_again[1]
     for arm in results["arms"]:
         expected = results["arms"][arm]["values"]
         for metric, values in again["arms"][arm]["values"].items():
@@ -134,6 +145,78 @@ def test_what_is_finished_stays_and_what_is_missing_goes_on(corpus, done, tmp_pa
         shutil.rmtree(folder)
     with pytest.raises(UserError, match=r"tokens=8000 does not fit .* made with 4000"):
         ablate.run(small_ablation(corpus, tokens=8_000), copy, report=SILENT)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"arms": {"bert": RARER, "masked": MASKED}},
+            r"judges.all.objectives.mlm.rate=0.1 does not fit .*masked.0, .* with 0.15",
+        ),
+        (
+            {"arms": {"bert": {"data": {"length": 16}}, "masked": MASKED}},
+            r"judges.all.data.length=16 does not fit .*masked.0, .* with 32",
+        ),
+        (
+            {"order": ("masked", "bert")},
+            r"judges.all.objectives.mlm.replace.mask=1.0 does not fit .*masked.0",
+        ),
+    ],
+)
+def test_a_judge_has_the_rows_and_masks_that_it_had(
+    corpus, done, tmp_path, changes, message
+):
+    copy = copied(done[0], tmp_path / "copy")
+    shutil.rmtree(copy / "bert")  # to be trained again, as the first arm now is
+    with pytest.raises(UserError, match=message):
+        ablate.run(small_ablation(corpus, **changes), copy, report=SILENT)
+    assert not (copy / "bert").exists()  # nothing was trained before that was said
+
+
+def test_rows_are_judged_alike_whatever_the_batches_of_the_first_arm(corpus):
+    arms = {"bert": {"data": {"batch_tokens": 100}}, "masked": MASKED}
+    ablations = small_ablation(corpus), small_ablation(corpus, arms=arms)
+    settings = [ablate._settings(a, a.values("masked", 0)) for a in ablations]
+    assert settings[0] == settings[1]
+    assert "judges.all.data.length" in settings[0]
+
+
+def test_every_run_keeps_what_it_was_made_with(corpus, done, tmp_path):
+    copy = copied(done[0], tmp_path / "copy")
+    (here,) = done[1]["made_with"]
+    assert here == f"{machine()}; {said(made_with())}"
+    elsewhere = copy / "bert" / "1" / "found.json"
+    write_json(elsewhere, read_json(elsewhere) | {"machine": "99 cores"})
+    before = copy / "masked" / "0" / "found.json"
+    kept = ("metrics", "seconds", "training_seconds")  # as runs of before have them
+    write_json(before, {name: read_json(before)[name] for name in kept})
+    again = ablate.run(small_ablation(corpus), copy, report=SILENT)
+    assert again is not None
+    expected = {here, f"99 cores; {said(made_with())}", "an unknown machine"}
+    assert set(again["made_with"]) == expected
+    assert len(again["made_with"]) == 3
+    text = (copy / "table.md").read_text()
+    assert all(kind in text for kind in expected)
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        (None, "probe.data.train=None must be .* --config.probe.data.train=FILE"),
+        ("nothing.csv", r"probe: .*nothing\.csv"),
+    ],
+)
+def test_a_probe_without_examples_is_refused_before_anything_is_trained(
+    corpus, tmp_path, train, message
+):
+    probe = {"config": "../finetune/classify.py", "data": {"train": train}}
+    ablation = small_ablation(
+        corpus, probe=probe, judges={}, metrics=("probe/validation/loss",), paper=PAPER
+    )
+    with pytest.raises(UserError, match=message):
+        ablate.run(ablation, tmp_path / "out", report=SILENT)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
@@ -189,6 +272,23 @@ def test_an_arm_may_have_smaller_batches_and_so_more_steps(corpus):
         read = sum(int(batch["mask"].sum()) for batch in batches)
         assert read == pytest.approx(4_000, rel=0.15)  # rows of 32 are coarse
         assert ablation.step_tokens(arm) * values["steps"] == 4_000
+
+
+def test_the_tokens_of_an_arm_are_those_that_it_read(corpus, done):
+    # One or two rows are far from the tokens asked for.
+    arms = {"whole": {}, "coarse": {"data": {"batch_tokens": 45}}}
+    ablation = small_ablation(corpus, arms=arms, judges={}, metrics=OWN, paper=PAPER)
+    for values in ablation.planned(SILENT).values():
+        stage = open_stages(RunConfig.from_dict(values), SILENT, None)[0]
+        batches = [stage.source.batch(step) for step in range(values["steps"])]
+        read = sum(int(batch["mask"].sum()) for batch in batches)
+        assert ablate.tokens_read(values) == pytest.approx(read, rel=0.1)
+    out, results = done
+    for arm, of_arm in results["arms"].items():
+        runs = [read_json(out / arm / str(s) / "found.json")["tokens"] for s in (0, 1)]
+        assert of_arm["tokens"] == pytest.approx(np.mean(runs), abs=1)
+        values = small_ablation(corpus).values(arm, 1)
+        assert runs[1] == pytest.approx(ablate.tokens_read(values))
 
 
 def test_equal_arithmetic_gives_a_costly_arm_fewer_steps(corpus):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from encoderjax.errors import UserError
 from encoderjax.expected import Curve
 from encoderjax.interop.weights import write_json
 from encoderjax.recipes import load_recipe
@@ -72,5 +73,20 @@ def test_an_experiment_has_its_title_table_and_picture(tmp_path, monkeypatch):
     assert title == "### The ELECTRA way and masked LM"
     assert "| electra | 10 | 1.00 M | 0.850 ± 0.071 | +0.200 | 85.0 |" in text
     assert "| electra > mlm | agrees |" in text
+    assert "2 seeds an arm; 1 minutes on a machine; jax 1. `again`" in text
     assert picture.endswith("(pictures/electra.png)")
     assert (tmp_path / "pictures" / "electra.png").stat().st_size > 5_000
+
+
+def test_results_of_one_name_do_not_overwrite_each_other(tmp_path):
+    for folder, name in (("first", "masks"), ("other", "forms"), ("second", "masks")):
+        (tmp_path / folder).mkdir()
+        write_json(tmp_path / folder / "results.json", {"name": name})
+    message = r"/first and \S*/second both have results of 'masks'"
+    with pytest.raises(UserError, match=message):
+        script.results_by_name(tmp_path)
+    (tmp_path / "second" / "results.json").unlink()
+    assert script.results_by_name(tmp_path) == {
+        "masks": tmp_path / "first" / "results.json",
+        "forms": tmp_path / "other" / "results.json",
+    }

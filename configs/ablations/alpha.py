@@ -29,7 +29,7 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
     c.order = ("alpha_03", "alpha_0", "alpha_07", "alpha_1")
     c.judges = dict(all={})
     c.metrics = ("all/mlm_loss/*", "all/mlm_loss/en", "all/mlm_loss/uk")
-    c.tokens, c.batch_tokens, c.rows = 1_000_000, 2_048, 2_048
+    c.tokens, c.batch_tokens, c.rows = 500_000, 2_048, 2_048
     c.paper = dict(
         source="Conneau et al. 2020, section 5.1",
         finding="alpha trades languages with much text for those with little; 0.3 is "

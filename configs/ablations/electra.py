@@ -38,7 +38,7 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
         data=dict(train=None, length=64, batch_size=32),
         optimizer=dict(learning_rate=5e-4),
     )
-    c.tokens, c.batch_tokens = 1_000_000, 2_048
+    c.tokens, c.batch_tokens = 500_000, 2_048
     c.paper = dict(
         source="Clark et al. 2020, abstract and table 5",
         finding="with the same size, data and compute, finding replaced tokens is "

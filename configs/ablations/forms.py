@@ -40,7 +40,7 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
         full={}, segments=dict(data=dict(form="segment_pair", second="next"))
     )
     c.metrics = ("full/mlm_loss", "segments/mlm_loss")
-    c.tokens, c.batch_tokens = 1_000_000, 3_072
+    c.tokens, c.batch_tokens = 500_000, 3_072
     c.paper = dict(
         source="Liu et al. 2019, table 2",
         finding="single sentences hurt; without a pair loss, blocks of text are as "

@@ -24,7 +24,7 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
     c.arms = rates
     c.judges = dict(at_15=rates["rate_15"], at_40=rates["rate_40"])
     c.metrics = ("at_15/mlm_loss", "at_40/mlm_loss")
-    c.tokens, c.batch_tokens = 1_000_000, 2_048
+    c.tokens, c.batch_tokens = 500_000, 2_048
     c.paper = dict(
         source="Wettig et al. 2022, abstract",
         finding="for BERT-large, 40 % is better than 15 % on GLUE and SQuAD, and "

@@ -38,7 +38,7 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
         "own/nsp_accuracy",
         "own/sop_accuracy",
     )
-    c.tokens, c.batch_tokens = 1_000_000, 3_072
+    c.tokens, c.batch_tokens = 500_000, 3_072
     c.paper = dict(
         source="Lan et al. 2020, table 5",
         finding="either pair loss costs a little masked-token accuracy; who learned "

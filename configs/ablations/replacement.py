@@ -24,7 +24,7 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
     c.order = ("80_10_10", "100_0_0")
     c.judges = dict(masked=masks, bert={}, kept=kept)
     c.metrics = ("masked/mlm_loss", "bert/mlm_loss", "kept/mlm_accuracy")
-    c.tokens, c.batch_tokens = 1_000_000, 2_048
+    c.tokens, c.batch_tokens = 500_000, 2_048
     c.paper = dict(
         source="Devlin et al. 2019, appendix C.2 (as we remember it)",
         finding="fine-tuning hardly depends on the shares",

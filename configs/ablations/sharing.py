@@ -32,7 +32,7 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
     c.order += ("all_e16", "all_e128", "none_e16", "none_e128")
     c.judges = dict(mlm=dict(objectives=dict(mlm=dict(select="tokens"), sop=None)))
     c.metrics = ("mlm/mlm_loss", "mlm/mlm_accuracy", "own/sop_accuracy")
-    c.tokens, c.batch_tokens = 600_000, 3_072  # twice the layers
+    c.tokens, c.batch_tokens = 500_000, 3_072
     c.paper = dict(
         source="Lan et al. 2020, tables 3 and 4 (from summaries)",
         finding="sharing attention costs little, sharing the feed-forward block most "
