@@ -6,26 +6,31 @@ its seed and for what cannot matter is told at every evaluation where it stands.
 """
 
 import dataclasses
-import itertools
+import functools
 import json
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from encoderjax.config import RunConfig
 from encoderjax.errors import UserError
-from encoderjax.experiment import VALIDATION, Experiment
+from encoderjax.experiment import TEACHER, VALIDATION, Experiment
 from encoderjax.interop.weights import read_json
 from encoderjax.phases import Stage, identity_at, open_stages, whole_run
-from encoderjax.provenance import machine, made_with
+from encoderjax.provenance import made_here, seconds_of
 from encoderjax.spread import Measured
 from encoderjax.training.metrics import read_metrics
 
 FOLDER = Path(__file__).parent / "curves"
 
-# As far from the mean a healthy run may be: so many standard deviations, and at least
-# so much of the loss; where there was one run, twice that.
-_DEVIATIONS, _LEAST = 3.0, 0.01
+# How far from the mean a run may be, as a share of the loss: at least so much, twice
+# that where there was one run. A band above the second figure tells little.
+_LEAST, _TELLING = 0.01, 0.05
+# What Student's t of a healthy run is above in so many cases, by degrees of freedom.
+TAIL = 0.01
+STUDENTS_T = {1: 31.821, 2: 6.965, 3: 4.541, 4: 3.747, 5: 3.365, 6: 3.143, 7: 2.998}
+STUDENTS_T |= {8: 2.896, 9: 2.821, 10: 2.764, 15: 2.602, 20: 2.528, 30: 2.457}
 _OFF = (None, False, 0, "", [])
 
 
@@ -81,8 +86,38 @@ class Curve:
             f"{name.replace('_', ' ')} {expected[name]}, here {metrics[name]:.3f}"
             for name in shown
         ]
-        verdict = _verdict(expected["loss"], metrics["loss"])
+        band = self.band(step)
+        verdict = _verdict(expected["loss"].mean, metrics["loss"], band)
+        if band > _TELLING:
+            verdict += f"; this curve tells little: ± {band:.0%}"
         return "  expected at this step: " + "; ".join(parts) + f" ({verdict})"
+
+    def band(self, step: int) -> float:
+        """Returns how far from the mean a healthy run may be, as a share of the loss.
+
+        The mean is uncertain as well: it is that of a few runs.
+        """
+        deviation, freedom = self._pooled
+        if not freedom:
+            return 2 * _LEAST
+        count = len(self.metrics[step]["loss"])
+        quantile = STUDENTS_T[max(known for known in STUDENTS_T if known <= freedom)]
+        return max(_LEAST, quantile * deviation * (1 + 1 / count) ** 0.5)
+
+    @functools.cached_property
+    def _pooled(self) -> tuple[float, int]:
+        """The deviation of a run as a share of its loss, and its degrees of freedom.
+
+        It is that of all steps together: what three runs show at one is often far too
+        small. Two steps only count as one: a run that is high at a step is still high
+        at the next.
+        """
+        steps = [line["loss"] for line in self.metrics.values() if "loss" in line]
+        distances = [v / statistics.mean(of) - 1 for of in steps for v in of]
+        free = len(distances) - len(steps)
+        if not free:
+            return 0.0, 0
+        return (sum(d * d for d in distances) / free) ** 0.5, max(1, free // 2)
 
     def differing(self, identity: Mapping[str, Any]) -> str | None:
         """Returns a field in which a run differs, None where it follows the recipe.
@@ -103,15 +138,10 @@ def _is_loss(name: str) -> bool:
     return name == "loss" or (name.endswith("_loss") and name.count("_") == 1)
 
 
-def _verdict(expected: Measured, loss: float) -> str:
-    allowed = 2 * _LEAST * expected.mean
-    if expected.deviation is not None:
-        allowed = max(_DEVIATIONS * expected.deviation, _LEAST * expected.mean)
-    if abs(loss - expected.mean) <= allowed:
+def _verdict(mean: float, loss: float, band: float) -> str:
+    if abs(loss - mean) <= band * mean:
         return "as expected"
-    if loss < expected.mean:
-        return "lower than expected"
-    return "HIGHER than expected"
+    return "lower than expected" if loss < mean else "HIGHER than expected"
 
 
 def identity_of(run: Experiment, stages: Sequence[Stage]) -> dict[str, Any]:
@@ -119,6 +149,8 @@ def identity_of(run: Experiment, stages: Sequence[Stage]) -> dict[str, Any]:
     config = run.config
     identity = identity_at(config.steps, run, stages)
     identity.pop("seed")
+    # Of teachers that were trained alike students are expected to learn alike.
+    identity.pop(TEACHER, None)
     # A name; its numbers are there. Large recipes are shrunk to what base ones are.
     identity.pop("model.size", None)
     identity |= {
@@ -168,7 +200,7 @@ def curve_from(recipe: str, config: RunConfig, workdirs: Sequence[Path]) -> Curv
                 f"{workdir} is not at its end, step {config.steps:,}; let it finish"
             )
         lines.append(measured)
-        seconds.append(round(_seconds(workdir), 1))
+        seconds.append(round(seconds_of(workdir), 1))
     steps = sorted(set.intersection(*(set(measured) for measured in lines)))
     metrics = {
         step: {
@@ -178,7 +210,7 @@ def curve_from(recipe: str, config: RunConfig, workdirs: Sequence[Path]) -> Curv
         }
         for step in steps
     }
-    about = {"seconds": seconds, "versions": made_with(), "machine": machine()}
+    about = {"seconds": seconds, **made_here()}
     return Curve(recipe, wanted.identity, metrics, about)
 
 
@@ -189,13 +221,6 @@ def _by_step(workdir: Path) -> dict[int, dict[str, float]]:
         line["step"]: {k: v for k, v in line.items() if k not in ("step", "split")}
         for line in lines
     }
-
-
-def _seconds(workdir: Path) -> float:
-    """Returns how long a run took; the clock begins anew in each phase."""
-    clock = [line["seconds"] for line in read_metrics(workdir, "train")]
-    ends = (now for now, after in itertools.pairwise(clock) if after < now)
-    return sum(ends) + clock[-1]
 
 
 def _opened_identity(config: RunConfig) -> dict[str, Any]:

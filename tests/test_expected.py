@@ -1,21 +1,39 @@
 """Curves of recipes: who is held against them, and what is said."""
 
 import dataclasses
+import fnmatch
 import json
 import statistics
+from collections.abc import Mapping
+from typing import Any
 
+import numpy as np
 import pytest
+import scipy.special
+import scipy.stats
 
 from encoderjax import expected
-from encoderjax.config import load_config
+from encoderjax.config import RunConfig, load_config
 from encoderjax.errors import UserError
-from encoderjax.expected import Curve, curve_from, curve_of, identity_of
+from encoderjax.expected import (
+    STUDENTS_T,
+    TAIL,
+    Curve,
+    curve_from,
+    curve_of,
+    identity_of,
+)
+from encoderjax.experiment import _changeable, flat_fields
+from encoderjax.fitting import sized_encoder
 from encoderjax.interop.weights import write_json
+from encoderjax.opened_lists import OpenedLists
 from encoderjax.phases import open_stages, phases_of, whole_run
+from encoderjax.provenance import seconds_of
 from encoderjax.train import run
 from tests.small_runs import metrics, small_config
 
 SILENT = lambda text: None
+PUBLISHED = sorted(expected.FOLDER.glob("*.json"))
 
 
 def of_seed(corpus, seed: int, **changes):
@@ -124,33 +142,70 @@ def test_train_says_where_a_run_stands(corpus, measured, tmp_path, capsys, monke
         )
 
 
-MADE_UP = Curve(
-    "a.py",
-    {},
-    {
-        5: {"loss": [2.0, 2.1, 2.2], "mlm_loss": [2.0, 2.1, 2.2]},
-        6: {"loss": [2.0], "mlm_loss": [1.0], "nsp_loss": [1.0]},
-    },
-    {},
-)
+def curve_with(*losses) -> Curve:
+    """Returns a curve with the losses of some runs at each of its steps."""
+    steps = {step: {"loss": list(of_runs)} for step, of_runs in enumerate(losses)}
+    return Curve("a.py", {}, steps, {})
 
 
 @pytest.mark.parametrize(
-    ("step", "here", "line"),
+    ("apart", "here", "line"),
     [
-        (5, 2.35, "loss 2.100 ± 0.100, here 2.350 (as expected)"),
-        (5, 2.45, "loss 2.100 ± 0.100, here 2.450 (HIGHER than expected)"),
-        (5, 1.75, "loss 2.100 ± 0.100, here 1.750 (lower than expected)"),
-        (6, 2.03, "loss 2.000, here 2.030; mlm loss 1.000, here 0.900; nsp loss"),
+        (0.01, 2.14, "loss 2.100 ± 0.010, here 2.140 (as expected)"),
+        (0.01, 2.15, "loss 2.100 ± 0.010, here 2.150 (HIGHER than expected)"),
+        (0.01, 2.05, "loss 2.100 ± 0.010, here 2.050 (lower than expected)"),
+        # Runs that are all but the same: a hundredth of the loss is nothing.
+        (0.001, 2.12, "loss 2.100 ± 0.001, here 2.120 (as expected)"),
+        (0.001, 2.13, "loss 2.100 ± 0.001, here 2.130 (HIGHER than expected)"),
+        # Runs that are far apart.
+        (0.1, 2.5, "here 2.500 (as expected; this curve tells little: ± 21%)"),
+        (0.1, 2.6, "here 2.600 (HIGHER than expected; this curve tells little: ± 21%)"),
     ],
 )
-def test_three_deviations_are_expected(step, here, line):
-    terms = {"loss": here, "mlm_loss": 0.9, "nsp_loss": 1.1, "mlm_accuracy": 0.5}
-    assert MADE_UP.standing(step, terms).startswith(f"  expected at this step: {line}")
+def test_what_is_expected_depends_on_how_far_runs_are_apart(apart, here, line):
+    curve = curve_with(*[(2.1 - apart, 2.1, 2.1 + apart)] * 4)
+    assert curve.standing(2, {"loss": here}).endswith(line)
+
+
+def test_runs_that_agree_at_a_step_by_chance_make_no_narrow_band():
+    curve = curve_with((2.1, 2.1, 2.1), *[(2.09, 2.1, 2.11)] * 3)
+    assert "(as expected)" in curve.standing(0, {"loss": 2.13})
+    assert "(HIGHER than expected)" in curve.standing(0, {"loss": 2.14})
+
+
+def test_of_one_run_two_hundredths_are_expected_and_its_terms_are_told():
+    curve = Curve(
+        "a.py", {}, {6: {"loss": [2.0], "mlm_loss": [1.0], "nsp_loss": [1.0]}}, {}
+    )
+    terms = {"mlm_loss": 0.9, "nsp_loss": 1.1, "mlm_accuracy": 0.5}
+    assert curve.standing(6, {"loss": 2.03} | terms) == (
+        "  expected at this step: loss 2.000, here 2.030; mlm loss 1.000, here 0.900; "
+        "nsp loss 1.000, here 1.100 (as expected)"
+    )
+    assert "(HIGHER than expected)" in curve.standing(6, {"loss": 2.05} | terms)
+
+
+def test_the_quantiles_are_those_of_students_t():
+    for freedom, quantile in STUDENTS_T.items():
+        assert quantile == pytest.approx(scipy.stats.t.ppf(1 - TAIL, freedom), abs=6e-4)
+
+
+def test_hardly_a_healthy_run_is_called_high():
+    rng = np.random.default_rng(0)
+    called = []
+    for _ in range(500):
+        # Four runs of four steps; half of what is off at one is off at all.
+        off_R4 = rng.normal(0, 0.02, (4, 1)) + rng.normal(0, 0.02, (4, 4))
+        *known, here = (3 * (1 + off_R4)).tolist()
+        curve = curve_with(*zip(*known, strict=True))
+        lines = (curve.standing(step, {"loss": loss}) for step, loss in enumerate(here))
+        called += ["HIGHER" in line for line in lines]
+    # Three deviations of three runs at one step are exceeded by 6 % of them.
+    assert np.mean(called) < 1.5 * TAIL
 
 
 def test_nothing_is_said_where_nothing_is_known():
-    assert MADE_UP.standing(7, {"loss": 2.0}) == ""
+    assert curve_with((2.0, 2.1)).standing(7, {"loss": 2.0}) == ""
 
 
 def test_runs_of_another_recipe_or_unfinished_ones_make_no_curve(corpus, measured):
@@ -166,11 +221,88 @@ def test_runs_of_another_recipe_or_unfinished_ones_make_no_curve(corpus, measure
     (workdirs[0] / "metrics.jsonl").write_text(line)
 
 
-@pytest.mark.parametrize("path", sorted(expected.FOLDER.glob("*.json")), ids=str)
+@pytest.mark.parametrize(
+    ("clock", "seconds"),
+    [
+        ([], 0.0),
+        ([(1.0, None), (2.0, 9.0)], 2.0),
+        ([(1.0, None), (3.0, 9.0), (2.0, None), (4.0, 9.0)], 7.0),
+        # What goes on may need longer for its first line than the run took before.
+        ([(1.0, None), (3.0, 9.0), (5.0, None), (6.0, 9.0)], 9.0),
+        # Rows of another length are compiled in the midst of it.
+        ([(1.0, None), (3.0, None), (5.0, 9.0)], 5.0),
+    ],
+)
+def test_the_seconds_of_a_run_are_those_of_all_its_parts(tmp_path, clock, seconds):
+    lines = [
+        {"step": n, "split": "train", "seconds": now, "tokens_per_second": speed}
+        for n, (now, speed) in enumerate(clock)
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / "metrics.jsonl").write_text(text)
+    assert seconds_of(tmp_path) == seconds
+
+
+# What of a curve's identity only the corpus tells.
+OF_THE_CORPUS = ("*corpus.*", "tokenizer.*", "data.alpha", "model.position_pad_id")
+
+
+def told_by(config: RunConfig, identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the identity of a recipe, with what the corpus tells as it is given."""
+    vocabulary = identity["model.vocab_size"]
+    encoder = sized_encoder(config.model.encoder, config, vocabulary, "the curve", None)
+    model = {"family": config.model.family, **dataclasses.asdict(encoder)}
+    groups = ("data", "objectives", "optimizer", "phases")
+    values = {name: config.to_dict()[name] for name in groups} | {"model": model}
+    told = {n: v for n, v in flat_fields(values).items() if not _changeable(n)}
+    told |= OpenedLists.of(config.objectives, SILENT).identity()
+    told |= {
+        "data.rows_per_step": config.data.batch_size or identity["data.rows_per_step"],
+        "eval.batches": config.eval.batches,
+        "init_from": config.init_from is not None,
+        "init_layers": config.init_layers,
+        "steps": config.steps,
+    }
+    given = {
+        name: value
+        for name, value in identity.items()
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in OF_THE_CORPUS)
+    }
+    return json.loads(json.dumps(told)) | given
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=str)
 def test_published_curves_are_of_recipes_as_they_are(path):
     curve = Curve.read(path)
     config = load_config(curve.recipe)
     assert max(curve.metrics) == config.steps
     assert {phase.last for phase in phases_of(config)} <= curve.metrics.keys()
-    assert curve.identity["optimizer.learning_rate"] == config.optimizer.learning_rate
-    assert curve.identity["data.form"] == config.data.form
+    assert curve.differing(told_by(config, curve.identity)) is None
+
+
+# A loss of two classes -> the share of one of them, by which alone it can be predicted.
+SHARES = {
+    "sop_loss": "sop_swapped_share",
+    "nsp_loss": "nsp_random_share",
+    "rtd_loss": "rtd_replaced_share",
+    "insertion_loss": "insertion_inserted_share",
+    "deletion_loss": "deletion_gap_share",
+}
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=str)
+def test_published_curves_are_of_runs_that_learned(path):
+    metrics = Curve.read(path).metrics
+    first, last = (
+        {name: np.array(values) for name, values in metrics[step].items()}
+        for step in (min(metrics), max(metrics))
+    )
+    # By more than what is called as expected, each run for itself.
+    assert (last["loss"] < 0.99 * first["loss"]).all()
+    for name in last:
+        if name.endswith("_loss") and name.count("_") == 1:
+            assert (last[name] < first[name]).all(), name
+    for name in SHARES.keys() & last.keys():
+        share = last[SHARES[name]]
+        chance = scipy.special.entr(share) + scipy.special.entr(1 - share)
+        assert (last[name] < chance).all(), name
