@@ -20,6 +20,7 @@ from encoderjax.config import overrides_of
 from encoderjax.data.decompression import bare_suffix
 from encoderjax.errors import UserError
 from encoderjax.interop.sentence_loading import holds_sentence
+from encoderjax.interop.task_description import Cut, TaskDescription
 from encoderjax.interop.task_loading import LoadedTask, holds_task, load_task
 from encoderjax.tasks import TASKS
 from encoderjax.tasks.batches import Items
@@ -40,6 +41,7 @@ from encoderjax.training.mesh import (
 
 _BLOCK = 4096  # examples that are held at once
 _TEXT = "text"
+_OF_ROWS, _SETTINGS = ("length", "cut", "stride"), ("no_answer", "threshold")
 _EXAMPLES = (
     'python -m encoderjax.predict --model=runs/classify "What a film." "What a bore."',
     "python -m encoderjax.predict --model=runs/tag --input=letters.txt",
@@ -64,15 +66,35 @@ class Predictor:
 
     @classmethod
     def load(
-        cls, folder: str | Path, *, step: int | None = None, batch_size: int = 64
+        cls,
+        folder: str | Path,
+        *,
+        step: int | None = None,
+        batch_size: int = 64,
+        **changes: Any,
     ) -> "Predictor":
-        """Loads a workdir of `finetune`, its export, or a folder of Hugging Face."""
+        """Loads a workdir of `finetune`, its export, or a folder of Hugging Face.
+
+        Args:
+          folder: that has the model.
+          step: which checkpoint of a workdir; None = the best.
+          batch_size: rows that are read at once.
+          changes: `length`, `cut` or `stride`, and settings of the task that change
+            what scores mean, such as `threshold`.
+        """
         if not holds_task(folder) and holds_sentence(folder):
             raise UserError(
                 f"{folder} gives texts vectors, and predicts nothing; use python -m "
                 f"encoderjax.embed --model={folder} --input=FILE --out=vectors.npy"
             )
-        return cls(load_task(folder, step), batch_size)
+        loaded = load_task(folder, step)
+        description = _changed(loaded.description, changes)
+        if description.length > loaded.config.max_length:
+            raise UserError(
+                f"length={description.length} is more than the "
+                f"{loaded.config.max_length} tokens that {folder} has positions for"
+            )
+        return cls(dataclasses.replace(loaded, description=description), batch_size)
 
     @functools.cached_property
     def task(self) -> Task:
@@ -194,6 +216,20 @@ class Predictor:
         return self.task.read(path, columns, form, answered=answered)
 
 
+def _changed(
+    description: TaskDescription, changes: Mapping[str, Any]
+) -> TaskDescription:
+    """Returns what a folder says of its task, but for what the user says."""
+    rows = {name: x for name, x in changes.items() if name in _OF_ROWS}
+    settings = {name: x for name, x in changes.items() if name not in rows}
+    for name in settings:
+        if name not in TASKS[description.kind].kept:
+            raise UserError(f"task.kind={description.kind!r} has no use for --{name}")
+    return dataclasses.replace(
+        description, settings={**description.settings, **settings}, **rows
+    )
+
+
 def run(predictor: Predictor, examples: Sequence[Any]) -> Iterator[Prediction]:
     """Yields what is predicted of each example, block by block."""
     for first in range(0, len(examples), _BLOCK):
@@ -260,6 +296,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, help="file to write; default: the screen")
     parser.add_argument("--step", type=int, help="which checkpoint; default: the best")
     parser.add_argument("--batch_size", type=int, default=64)
+    parser.add_argument("--length", type=int, help="of rows, in tokens")
+    parser.add_argument(
+        "--cut", choices=get_args(Cut), help="what is kept of a longer text"
+    )
+    parser.add_argument("--stride", type=int, help="from one window to the next")
+    parser.add_argument(
+        "--no_answer",
+        action="store_true",
+        default=None,
+        help="a question may have no answer, as in SQuAD 2.0",
+    )
+    parser.add_argument(
+        "--threshold",
+        type=float,
+        help="of a label's probability; how much better than an answer none has to be",
+    )
     parser.add_argument(
         "--evaluate",
         action="store_true",
@@ -269,8 +321,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     columns = _columns(parser, rest)
     if bool(flags.texts) == bool(flags.input):
         raise UserError("give texts, or --input=FILE, and not both")
+    asked = {name: getattr(flags, name) for name in (*_OF_ROWS, *_SETTINGS)}
     predictor = Predictor.load(
-        flags.model, step=flags.step, batch_size=max(1, flags.batch_size)
+        flags.model,
+        step=flags.step,
+        batch_size=max(1, flags.batch_size),
+        **{name: value for name, value in asked.items() if value is not None},
     )
     for line in predictor.loaded.report:
         print(f"note: {line}", file=sys.stderr)

@@ -28,6 +28,11 @@ TASKS = {
     "rte": (("sentence1", "sentence2"), "accuracy"),
     "wnli": (("sentence1", "sentence2"), "accuracy"),
 }
+# F1 is of the second label, and by their letters these would be the other way round.
+_POSITIVE = {
+    "mrpc": ("not_equivalent", "equivalent"),
+    "qqp": ("not_duplicate", "duplicate"),
+}
 VARIANTS = ("rte", *(task for task in TASKS if task != "rte"))
 
 
@@ -41,5 +46,9 @@ def get_config(variant: str = "rte") -> ml_collections.ConfigDict:
         validation=f"tfds:glue/{variant}@{dev}",
         columns=dict(zip(("text", "pair"), texts, strict=False), label="label"),
     )
+    if variant == "mnli":
+        c.data.test = "tfds:glue/mnli@validation_mismatched"
+    if variant in _POSITIVE:
+        c.task.labels = _POSITIVE[variant]
     c.eval = dict(metric=metric)
     return c.lock()

@@ -88,6 +88,8 @@ def description_from_hf(
         problem=_problem(config_json, kind, labels, where),
         head=head,
         length=min(config.max_length, _LONGEST),
+        # Answers are looked for in all of a context, as pipelines there do.
+        cut="windows" if kind == "answer" else "head",
     )
 
 
@@ -128,6 +130,11 @@ def _problem(
         return "single"
     if told is None:  # as transformers guesses
         return "regression" if len(labels) == 1 else "single"
+    if told == PROBLEMS["regression"] and len(labels) != 1:
+        raise UserError(
+            f"{where}: problem_type={told!r} with {len(labels)} scores is not "
+            "supported; one number is"
+        )
     for ours, theirs in PROBLEMS.items():
         if theirs == told:
             return ours

@@ -163,5 +163,6 @@ def _has(objective: Objective, hook: str) -> bool:
 def divide(terms: Terms, counts: Terms) -> Terms:
     """Returns means; a term that nothing was counted for is 0."""
     return {
-        name: total / jnp.maximum(counts[name], 1.0) for name, total in terms.items()
+        name: total / jnp.where(counts[name] > 0, counts[name], 1.0)
+        for name, total in terms.items()
     }

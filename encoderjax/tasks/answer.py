@@ -91,6 +91,10 @@ class Answer(Task[Question]):
             form=form,
         )
 
+    def source(self, example: Question) -> str:
+        """Returns the context, which several questions have."""
+        return example.context
+
     def resolved(self, examples: Sequence[Question]) -> "Answer":
         """Returns the task with or without questions that have no answer."""
         if self.no_answer is not None:

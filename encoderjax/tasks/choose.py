@@ -95,6 +95,10 @@ class Choose(Task[Choice]):
             for record, of_record, label in zip(records, choices, labels, strict=True)
         ]
 
+    def source(self, example: Choice) -> str:
+        """Returns the text, about which there may be several questions."""
+        return example.text
+
     def resolved(self, examples: Sequence[Choice]) -> "Choose":
         """Returns the task with as many choices as the examples have at most."""
         most = max(len(example.choices) for example in examples)

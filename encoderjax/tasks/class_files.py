@@ -29,6 +29,7 @@ def class_texts(path: str) -> Iterator[tuple[object, dict[str, str]]]:
             "and name one such file"
         )
     if len(folders) > 1:
+        _check_folders(path, folders)
         for name in sorted(files):
             text = _decoded(path, name, files[name]).strip()
             if text:
@@ -39,6 +40,19 @@ def class_texts(path: str) -> Iterator[tuple[object, dict[str, str]]]:
         for number, line in enumerate(lines, 1):
             if line.strip():
                 yield f"{name}:{number}", {"text": line.strip(), "label": label}
+
+
+def _check_folders(path: str, folders: set[PurePosixPath]) -> None:
+    """Refuses classes that lie in several places, such as `train` and `test`."""
+    places: dict[str, PurePosixPath] = {}
+    for folder in sorted(folders):
+        other = places.setdefault(folder.name, folder)
+        if other != folder:
+            raise UserError(
+                f"{path} has the class {folder.name!r} in {other} and in {folder}; "
+                "name one of the folders above, such as data.train="
+                f"{Path(path) / other.parent}"
+            )
 
 
 def _files(path: str) -> dict[PurePosixPath, bytes]:

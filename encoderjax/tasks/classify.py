@@ -71,18 +71,20 @@ class Classify(Task[Text]):
       label_smoothing: the share of a target that all labels have in common.
       threshold: of a label's probability, with `multi`.
       pool: how the scores of the windows of a text become one.
+      pairs: whether an example has two texts; None = as the training examples have it.
     """
 
     kind: ClassVar = "classify"
     columns: ClassVar = {"text": "text", "pair": None, "label": "label"}
     answer_roles: ClassVar = ("label",)
-    kept: ClassVar = ("threshold", "pool")
+    kept: ClassVar = ("threshold", "pool", "pairs")
 
     problem_type: Problem = "single"
     class_weights: str | Mapping[str, float] | None = None
     label_smoothing: float = 0.0
     threshold: float = 0.5
     pool: Literal["mean", "max"] = "mean"
+    pairs: bool | None = None
 
     def __post_init__(self):
         super().__post_init__()
@@ -143,7 +145,13 @@ class Classify(Task[Text]):
                     f"{record.where}: label={str(found)[:60]} must be a list of labels,"
                     f" or text with {_SEPARATOR!r} between them"
                 )
-            return tuple(str(part).strip() for part in parts if str(part).strip())
+            names = tuple(str(part).strip() for part in parts if str(part).strip())
+            if len(set(names)) < len(names):
+                raise UserError(
+                    f"{record.where}: label={str(found)[:60]} has a label twice; if "
+                    "these are zeros and ones, give the names of the labels that hold"
+                )
+            return names
         label = record.text("label").strip()
         if self.problem_type == "single":
             if not label:
@@ -163,8 +171,15 @@ class Classify(Task[Text]):
             )
         return number
 
+    def source(self, example: Text) -> str:
+        """Returns the text, which may stand beside several others or twice."""
+        return example.text
+
     def resolved(self, examples: Sequence[Text]) -> "Classify":
         """Returns the task with the labels of its training examples."""
+        if self.pairs is None:
+            pairs = any(example.pair is not None for example in examples)
+            return dataclasses.replace(self, pairs=pairs).resolved(examples)
         if self.problem_type == "regression":
             return dataclasses.replace(self, labels=(SCORE,))
         counts = collections.Counter(
@@ -224,8 +239,11 @@ class Classify(Task[Text]):
         items, numbers = [], []
         pieces_of = encoding.tokenizer.encode_with_offsets
         for number, example in enumerate(examples):
+            self._check_pair(example)
+            first = pieces_of(example.text)
             second = None if example.pair is None else pieces_of(example.pair)
-            rows = encoding.rows(pieces_of(example.text), second)
+            longer = int(second is not None and len(second) >= len(first))
+            rows = dataclasses.replace(encoding, windows_of=longer).rows(first, second)
             items += [(row,) for row in rows]
             numbers += [number] * len(rows)
         values = {}
@@ -233,6 +251,21 @@ class Classify(Task[Text]):
             targets = self._targets(examples)
             values = {"labels": targets[numbers]}
         return Encoded(items, np.array(numbers, int), values)
+
+    def _check_pair(self, example: Text) -> None:
+        """Refuses one text where two are judged, or two where one is."""
+        if self.pairs is None or self.pairs == (example.pair is not None):
+            return
+        if self.pairs:
+            raise UserError(
+                f"{example.where}: one text, and task.pairs=True: pairs were trained "
+                "on; name the second in data.columns.pair (predict: --columns.pair, or "
+                "--pair)"
+            )
+        raise UserError(
+            f"{example.where}: two texts, and task.pairs=False: one was trained on; "
+            "leave the second out"
+        )
 
     def _targets(self, examples: Sequence[Text]) -> np.ndarray:
         """Returns what is learned of each example: [R] or [R, C]."""

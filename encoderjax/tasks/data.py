@@ -100,7 +100,7 @@ class TaskData:
             VALIDATION: 0.0 if self.validation else self.validation_share,
             TEST: 0.0 if self.test else self.test_share,
         }
-        splits = _divided(whole, shares)
+        splits = _divided(whole, [task.source(example) for example in whole], shares)
         for name, path in ((VALIDATION, self.validation), (TEST, self.test)):
             if path:
                 columns = self.validation_columns or self.columns
@@ -121,11 +121,33 @@ def _spelled(name: Any) -> str:
 
 
 def _divided(
-    examples: Sequence[Example], shares: Mapping[str, float]
+    examples: Sequence[Example],
+    sources: Sequence[str | None],
+    shares: Mapping[str, float],
 ) -> dict[str, list[Example]]:
-    """Returns the examples by split, each drawn by a hash of its place in the file."""
+    """Returns the examples by split, each drawn by a hash of its place in the file.
+
+    Those of one source are drawn as their first one is, or what is learned from a
+    context would be measured on it again. Where a split would have nothing of so few
+    sources, every example is drawn for itself.
+    """
+    first: dict[str, int] = {}
+    together = [
+        number if source is None else first.setdefault(source, number)
+        for number, source in enumerate(sources)
+    ]
+    splits = _drawn_by(examples, together, shares)
+    wanted = [TRAIN, *(name for name, share in shares.items() if share)]
+    if all(splits[name] for name in wanted):
+        return splits
+    return _drawn_by(examples, range(len(examples)), shares)
+
+
+def _drawn_by(
+    examples: Sequence[Example], numbers: Sequence[int], shares: Mapping[str, float]
+) -> dict[str, list[Example]]:
     splits: dict[str, list[Example]] = {TRAIN: [], **{name: [] for name in shares}}
-    for number, example in enumerate(examples):
+    for number, example in zip(numbers, examples, strict=True):
         place = _share_of(number)
         for name, share in shares.items():
             if place < share:

@@ -67,6 +67,12 @@ def read_questions(
 
 def _spans(record: Record) -> tuple[Span, ...]:
     found = record.structure("answers")
+    if isinstance(found, str):
+        raise UserError(
+            f"{record.where}: answers={found[:60]!r} must be a list of "
+            '{"text": ..., "answer_start": ...}; an empty one, [], says that there is '
+            "no answer"
+        )
     try:
         if isinstance(found, dict) and isinstance(found.get("text"), str):
             found = [found]

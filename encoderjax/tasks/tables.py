@@ -15,6 +15,8 @@ _DIALECTS = tuple(
 )
 _SAMPLE = 50  # lines that tell how a file is cut
 _SHOWN = 30  # names in a message
+# Of a first row, no texts and no labels but names of columns.
+_HEADINGS = {"text", "sentence", "sentence1", "sentence2", "label", "labels", "score"}
 
 Cells = Iterator[tuple[int, list[str]]]  # of each row, with the number of its line
 Rows = Iterator[tuple[object, Mapping[str, Any]]]
@@ -101,8 +103,11 @@ def _is_blank(row: Sequence[str]) -> bool:
 def _table(path: str, cells: Cells, wanted: Mapping[str, str], hint: str) -> Rows:
     filled = ((number, row) for number, row in cells if not _is_blank(row))
     if _by_number(wanted):
-        for number, row in filled:
-            yield number, {str(column): cell for column, cell in enumerate(row)}
+        for line, (number, row) in enumerate(filled):
+            cells_by_number = {str(column): cell for column, cell in enumerate(row)}
+            if line == 0:
+                _check_no_header(path, number, cells_by_number, wanted)
+            yield number, cells_by_number
         return
     number, header = next(filled, (0, []))
     for role, name in wanted.items():
@@ -124,6 +129,20 @@ def _table(path: str, cells: Cells, wanted: Mapping[str, str], hint: str) -> Row
                 "mend the line"
             )
         yield number, dict(zip(header, row, strict=True))
+
+
+def _check_no_header(
+    path: str, number: int, row: Mapping[str, str], wanted: Mapping[str, str]
+) -> None:
+    """Refuses a first row that names its columns where numbers name them."""
+    for role, column in wanted.items():
+        name = row.get(column, "").strip()
+        if name.lower() in _HEADINGS:
+            raise UserError(
+                f"{path}:{number}: the first row has {name!r} in column {column} "
+                f"({role}), so it is a header; name the columns as it does "
+                f"(data.columns.{role}={name}), or take it away"
+            )
 
 
 def missing_column(where: str, role: str, name: str, names: Collection) -> str:

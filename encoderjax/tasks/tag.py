@@ -4,8 +4,9 @@ Shapes: B items of a batch, L length, C tags, W words of a sentence.
 """
 
 import dataclasses
-import re
-from collections.abc import Mapping, Sequence
+import itertools
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import jax
@@ -47,7 +48,6 @@ from encoderjax.tasks.task import (
     sorted_labels,
 )
 
-_WORD = re.compile(r"\w+|[^\w\s]")
 _LETTERS: dict[Scheme, str] = {"IOB1": "BI", "IOB2": "BI", "BIOES": "BIES"}
 
 
@@ -71,9 +71,9 @@ class Sentence:
     @classmethod
     def of_text(cls, where: str, text: str) -> "Sentence":
         """Returns the words of a text: letters and digits, or one other sign."""
-        found = list(_WORD.finditer(text))
-        words = tuple(match[0] for match in found)
-        return cls(where, words, None, text, tuple(match.span() for match in found))
+        offsets = tuple(_word_offsets(text))
+        words = tuple(text[start:end] for start, end in offsets)
+        return cls(where, words, None, text, offsets)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,6 +82,7 @@ class Tag(Task[Sentence]):
 
     Attributes:
       on: which pieces of a word learn its tag: the `first`, or `every` one.
+      labels: all tags; where a file has numbers, they are names in this order.
       scheme: that entities are learned in, whatever the files have; None = IOB2. Tags
         without a B, I, ... before a type are learned as they are.
       source_scheme: that of the files; None = told by their tags.
@@ -134,7 +135,26 @@ class Tag(Task[Sentence]):
                 raise UserError(f"{sentence.where}: {word!r} has no tag; give it one")
         if form not in ("conll", "tfds"):
             _check_sentences(sentences)
-        return self._converted(sentences)
+        return self._converted([self._named(sentence) for sentence in sentences])
+
+    def _named(self, sentence: Sentence) -> Sentence:
+        """Returns a sentence whose tags were numbers with their names."""
+        tags, labels = sentence.tags or (), self.labels
+        if not tags or not all(tag.isdecimal() for tag in tags):
+            return sentence
+        if labels is None:
+            raise UserError(
+                f"{sentence.where}: the tags are numbers; name them in their order, "
+                "such as --config.task.labels=\"['O', 'B-PER', 'I-PER']\""
+            )
+        if set(tags) <= set(labels):  # numbers are their names
+            return sentence
+        if max(map(int, tags)) >= len(labels):
+            raise UserError(
+                f"{sentence.where}: tag {max(map(int, tags))} is beyond the "
+                f"{len(labels)} of task.labels, which count from 0; name all of them"
+            )
+        return dataclasses.replace(sentence, tags=tuple(labels[int(t)] for t in tags))
 
     def _converted(self, sentences: list[Sentence]) -> list[Sentence]:
         """Returns sentences with their tags in the scheme that is learned."""
@@ -233,9 +253,12 @@ class Tag(Task[Sentence]):
         assert self.labels is not None
         tags = [self.labels[i] for i in word_labels(scores_WC, self.labels)]
         prediction: Prediction = {"words": list(example.words), "tags": tags}
-        if self.scheme is None:
+        if example.text is not None:
+            prediction["offsets"] = [list(offset) for offset in example.offsets]
+        if not is_chunked(self.labels):
             return prediction
-        tags = repaired(tags, self.scheme)
+        if self.scheme is not None:  # a model from elsewhere does not tell it
+            tags = repaired(tags, self.scheme)
         return {**prediction, "tags": tags, "entities": _entities(example, tags)}
 
     def metrics(
@@ -270,6 +293,25 @@ class Tag(Task[Sentence]):
             "tag_loss": (weights_BL * loss_BL[..., 0]).sum(),
             "tag_accuracy": (weights_BL * right_BL).sum(),
         }
+
+
+def _word_offsets(text: str) -> Iterator[tuple[int, int]]:
+    """Yields the characters of each word: letters with their marks, digits, `_`."""
+    start = 0
+    for in_word, group in itertools.groupby(text, _belongs_in_word):
+        size = sum(1 for _ in group)
+        if in_word:
+            yield start, start + size
+        else:
+            for place in range(start, start + size):
+                if not text[place].isspace():
+                    yield place, place + 1
+        start += size
+
+
+def _belongs_in_word(character: str) -> bool:
+    # Vowel signs and accents are characters of their own, of the category of marks.
+    return character == "_" or unicodedata.category(character)[0] in "LMN"
 
 
 def _weights(batch: DeviceBatch) -> jax.Array:

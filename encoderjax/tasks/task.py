@@ -9,6 +9,7 @@ Shapes: R items, B items of a batch, L length.
 import dataclasses
 import itertools
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
@@ -153,6 +154,10 @@ class Task(Generic[Example]):
         if not answered:
             chosen |= dict.fromkeys(self.answer_roles)
         return chosen
+
+    def source(self, example: Example) -> str | None:
+        """Returns what examples have in common that are held out together, if any."""
+        return None
 
     def resolved(self, examples: Sequence[Example]) -> "Task[Example]":
         """Returns itself with what the training examples decide, such as labels."""
@@ -302,6 +307,9 @@ def number_of(label: str, labels: Sequence[str], where: str) -> int:
 def sorted_labels(found: set[str]) -> tuple[str, ...]:
     """Returns labels in order: numbers by their size, others by their letters."""
     try:
-        return tuple(sorted(found, key=float))
+        sizes = {label: float(label) for label in found}
     except ValueError:
-        return tuple(sorted(found))
+        sizes = {}
+    if not all(map(math.isfinite, sizes.values())):  # a "nan" has no place
+        sizes = {}
+    return tuple(sorted(found, key=lambda label: (sizes.get(label, 0.0), label)))

@@ -1,18 +1,27 @@
 """What tasks make of the examples of a file, and what they say of broken ones."""
 
+import dataclasses
 import json
 import zipfile
 
 import pytest
+import sklearn.metrics
 
+from encoderjax.config import recipe_values
 from encoderjax.errors import UserError
+from encoderjax.finetuning import FinetuneConfig
+from encoderjax.interop.task_description import TaskDescription
+from encoderjax.models.task_heads import TaskHead
 from encoderjax.tasks import TASKS
 from encoderjax.tasks.answer import Answer
-from encoderjax.tasks.classify import Classify
-from encoderjax.tasks.data import TRAIN, VALIDATION, TaskData
+from encoderjax.tasks.classify import Classify, Text
+from encoderjax.tasks.data import TEST, TRAIN, VALIDATION, TaskData
+from encoderjax.tasks.encoding import Encoding
 from encoderjax.tasks.questions import Question, Span
 from encoderjax.tasks.records import read_records
-from encoderjax.tasks.tag import Tag
+from encoderjax.tasks.tag import Sentence, Tag
+from encoderjax.tasks.task import sorted_labels
+from tests.data.trained_kinds import tokenizer_of
 
 
 @pytest.fixture
@@ -50,6 +59,62 @@ def test_a_limit_is_drawn_from_the_whole_file(write):
     places = [int(x.where.rpartition(":")[2]) for x in splits[TRAIN]]
     assert places == sorted(places)
     assert splits[TRAIN] == data.read(Classify())[1][TRAIN]
+
+
+def test_a_context_is_on_one_side_of_a_split(write):
+    """Else what is learned from it is measured on it again."""
+    rows = [
+        {"question": f"q{i}", "context": f"c{i % 40}", "answers": []}
+        for i in range(200)
+    ]
+    data = TaskData(train=write("a.jsonl", lines(*rows)), test_share=0.2)
+    _, splits = data.read(Answer(no_answer=True))
+    contexts = {name: {x.context for x in found} for name, found in splits.items()}
+    assert sum(map(len, contexts.values())) == len(set().union(*contexts.values()))
+    assert 20 <= len(splits[TEST]) <= 60
+    assert sum(map(len, splits.values())) == 200
+    # Of one context alone, every question is drawn for itself.
+    for row in rows:
+        row["context"] = "c"
+    data = TaskData(train=write("b.jsonl", lines(*rows)), test_share=0.2)
+    assert min(map(len, data.read(Answer(no_answer=True))[1].values())) > 5
+
+
+def test_glues_positive_label_is_the_second():
+    """F1 is of the second; by letters, `equivalent` would be the first."""
+    for variant, positive in (("mrpc", "equivalent"), ("qqp", "duplicate")):
+        values = recipe_values(f"configs/finetune/glue.py:{variant}")
+        config = FinetuneConfig.from_dict(values | {"init_from": "somewhere"})
+        names = [f"not_{positive}", positive, positive, f"not_{positive}"]
+        examples = [Text(f"a:{i}", "x", "y", (name,)) for i, name in enumerate(names)]
+        task = config.task.resolved(examples)
+        said = [{"label": name} for name in (positive, positive, positive, names[0])]
+        assert config.eval.metric == "f1"
+        theirs = sklearn.metrics.f1_score(
+            names, [p["label"] for p in said], pos_label=positive
+        )
+        assert task.metrics(examples, said)["f1"] == pytest.approx(theirs)
+
+
+def test_numbers_that_are_equal_have_one_order():
+    assert sorted_labels({"1.0", "01", "1", "-2"}) == ("-2", "01", "1", "1.0")
+    assert sorted_labels({"10", "9", "nan"}) == ("10", "9", "nan")
+
+
+def test_tags_that_are_numbers_are_names_in_their_order(write):
+    path = write("a.jsonl", lines({"words": ["a", "b"], "tags": [0, 1]}))
+    labels = ("O", "B-X", "I-X")
+    assert Tag(labels=labels).read(path, {})[0].tags == ("O", "B-X")
+    assert Tag(labels=("0", "1")).read(path, {})[0].tags == ("0", "1")
+    with pytest.raises(UserError, match=r"a.jsonl:1: tag 1 is beyond the 1 of"):
+        Tag(labels=("O",)).read(path, {})
+
+
+def test_words_of_a_text_keep_their_marks():
+    text = "Die हिन्दी cafe\u0301, U_1!"
+    found = Sentence.of_text("here", text)
+    assert found.words == ("Die", "हिन्दी", "cafe\u0301", ",", "U_1", "!")
+    assert [text[a:b] for a, b in found.offsets] == list(found.words)
 
 
 def test_labels_without_the_space_around_them(write):
@@ -96,6 +161,24 @@ TAGGED = "The O\nship B-X\n\n"
             r"a.jsonl:1: label=\['x', None\] must be a list of labels",
         ),
         ({"problem_type": "multi"}, "a.csv", "text,label\na,\n", "no .* has a label"),
+        (
+            {"problem_type": "multi"},
+            "a.jsonl",
+            lines({"text": "a", "label": [0, 1, 0]}),
+            r"label=\[0, 1, 0\] has a label twice; if these are zeros and ones",
+        ),
+        (
+            {"kind": "tag"},
+            "a.jsonl",
+            lines({"words": ["a", "b"], "tags": [0, 1]}),
+            "a.jsonl:1: the tags are numbers; name them in their order",
+        ),
+        (
+            {"kind": "answer"},
+            "a.csv",
+            "question,context,answers\nq,c,\n",
+            "a.csv:2: answers='' must be a list",
+        ),
         ({"labels": "a,b"}, "a.csv", "text,label\nx,a\n", "names one label; name all"),
         (
             {"head": {"layer": "last"}},
@@ -154,6 +237,55 @@ def test_what_is_broken_is_named(write, task, name, content, message):
     path, fields = write(name, content), {"kind": "classify", **task}
     with pytest.raises(UserError, match=message):
         TaskData(train=path).read(TASKS[fields.pop("kind")].from_fields(fields))
+
+
+def test_a_header_is_no_example(write):
+    path = write("a.csv", "sentence,label\nx,a\ny,b\n")
+    data = TaskData(train=path, columns={"text": 0, "label": 1})
+    message = r"a.csv:1: the first row has 'sentence' in column 0 \(text\), so it is"
+    with pytest.raises(UserError, match=message):
+        data.read(Classify())
+
+
+def test_classes_in_several_places_are_refused(tmp_path):
+    for split in ("train", "test"):
+        for label in ("pos", "neg"):
+            (tmp_path / split / label).mkdir(parents=True)
+            (tmp_path / split / label / "a.txt").write_text("x")
+    message = "the class 'neg' in test/neg and in train/neg; name one of the folders"
+    with pytest.raises(UserError, match=message):
+        Classify().read(str(tmp_path), {})
+    assert len(Classify().read(str(tmp_path / "train"), {})) == 2
+
+
+def test_pairs_and_texts_are_not_taken_for_each_other(write):
+    pairs = write("a.csv", "text,pair,label\na,b,x\nc,d,y\n")
+    task, _ = TaskData(train=pairs, columns={"pair": "pair"}).read(Classify())
+    head = TaskHead(kind="classify", num_labels=2)
+    kept = TaskDescription(**task.described(), head=head)
+    again = Classify.from_description(kept)
+    assert again.pairs
+    encoding = Encoding(tokenizer_of("wordpiece_cased"), 16)
+    single = [Text("here", "a", None, ("x",))]
+    with pytest.raises(UserError, match=r"here: one text, and task.pairs=True"):
+        again.encode(single, encoding)
+    alone = dataclasses.replace(task, pairs=False)
+    with pytest.raises(UserError, match=r"2: two texts, and task.pairs=False"):
+        alone.encode(Classify().read(pairs, {"pair": "pair"}), encoding)
+
+
+@pytest.mark.parametrize("longer", [0, 1])
+def test_windows_are_of_the_longer_text_of_a_pair(longer):
+    texts = ["the old ship sees the harbour " * 20, "the island"]
+    example = Text("here", texts[longer], texts[1 - longer], ("x",))
+    encoding = Encoding(tokenizer_of("wordpiece_cased"), 32, "windows", stride=16)
+    task = Classify(labels=("x", "y"))
+    rows = [row for (row,) in task.encode([example], encoding).items]
+    for text in (example.text, example.pair):
+        place = int(text == example.pair)
+        seen = {int(n) for row in rows for n in row.pieces[row.places(place)]}
+        pieces = encoding.tokenizer.encode_with_offsets(text)
+        assert seen == set(range(len(pieces)))
 
 
 def test_fields_of_a_head_and_labels_are_typed():
