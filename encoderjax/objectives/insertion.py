@@ -18,6 +18,7 @@ from encoderjax.models.heads import EncoderModel
 from encoderjax.objectives.denoising import Denoising, binary_counts, binary_sums
 from encoderjax.objectives.edits import (
     GAPS,
+    after,
     at_slots,
     before,
     counted,
@@ -48,7 +49,8 @@ _NAMES = {
 class Insertion(Denoising):
     """Tells the tokens that were put in from those of the text.
 
-    There is at most one between two neighbours of a text. Where the padding of a row is
+    There is at most one between two neighbours of a text. Of equal neighbours the last
+    ones count as put in. Where the padding of a row is
     too short for them (tokens that deletion took out make room as well), the last text
     of the row loses its last tokens, as if the row had been cut there. It keeps its
     first one; so a row whose last text is short may have fewer put in.
@@ -99,20 +101,25 @@ class Insertion(Denoising):
         chosen = smallest_keys(keys_BL, between_BL, counts_B, slots)
         used_BP = chosen.weights_BP > 0
         followed_BL = at_slots(chosen.positions_BP, used_BP, length)
+        if GAPS in batch:  # what is cut behind a gap leaves nothing to tell it by
+            batch = batch | {GAPS: batch[GAPS] * ~before(cut_BL)}
         edit = edited(batch, mask_BL & ~cut_BL, followed_BL, lexicon)
         ids_BP = random_tokens(
             used_BP, self.distribution, draws, lexicon, site="insertion/random"
         )
         ids_BL = edit.batch["ids"]
         ids_BL[edit.new_BL] = ids_BP[used_BP]  # both in the order of their places
+        put_in_BL = _last_of_equals(edit.batch, edit.new_BL)
         out = edit.batch | {
-            EXTRANEOUS: edit.new_BL.astype(np.int32),
-            ALTERED: edit.new_BL,
+            EXTRANEOUS: put_in_BL.astype(np.int32),
+            ALTERED: put_in_BL,
             "insertion/cut": counted(cut_BL, batch),
         }
         if GAPS in batch:  # gaps go with their tokens, and may be cut
             positions_BP = moved_to(edit, batch["deletion/positions"])
-            there_BP = positions_BP >= 0
+            at_BP = np.maximum(positions_BP, 0)
+            gap_BP = np.take_along_axis(edit.batch[GAPS], at_BP, axis=1) > 0
+            there_BP = (positions_BP >= 0) & gap_BP
             out["deletion/positions"] = np.where(there_BP, positions_BP, 0).astype("i4")
             out["deletion/weights"] = batch["deletion/weights"] * there_BP
         return out
@@ -131,3 +138,22 @@ class Insertion(Denoising):
         """Adds up binary cross-entropy and hits over all real tokens."""
         scores_BL = model.detection_logits(outputs, self.name)
         return binary_sums(batch, batch[EXTRANEOUS], scores_BL, _NAMES)
+
+
+def _last_of_equals(batch: Batch, new_BL: np.ndarray) -> np.ndarray:
+    """Returns which tokens count as put in: the last ones of those that are equal.
+
+    Of equal neighbours nobody could tell which. A token before a gap is always of the
+    text, since nothing is put in there.
+    """
+    begins_BL = np.ones(new_BL.shape, bool)
+    begins_BL[:, 1:] = batch["ids"][:, 1:] != batch["ids"][:, :-1]
+    if GAPS in batch:
+        gaps_BL = batch[GAPS] > 0
+        begins_BL |= gaps_BL | after(gaps_BL)
+    run_BL = (np.cumsum(begins_BL) - 1).reshape(new_BL.shape)
+    sizes_R, put_in_R = np.bincount(run_BL.ravel()), np.bincount(run_BL[new_BL])
+    put_in_R = np.pad(put_in_R, (0, len(sizes_R) - len(put_in_R)))
+    ends_R = np.cumsum(sizes_R)
+    left_BL = ends_R[run_BL] - np.arange(new_BL.size).reshape(new_BL.shape)
+    return left_BL <= put_in_R[run_BL]

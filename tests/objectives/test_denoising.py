@@ -1,6 +1,7 @@
 """Deletion, insertion and reordering: what they do to rows, undone and counted."""
 
 import collections
+import dataclasses
 import itertools
 
 import numpy as np
@@ -102,6 +103,46 @@ def test_a_full_row_makes_room_before_its_last_separator():
     assert out["ids"].tolist() == row["ids"].tolist()
 
 
+def test_of_equal_neighbours_the_last_were_put_in():
+    """Any could have been: a label must not say what nobody can know."""
+    rng = np.random.default_rng(0)
+    ids = rng.integers(5, 8, (400, 12))  # of three tokens, so that many are equal
+    ids[:, 0], ids[:, 8], ids[:, 9:] = CLS, SEP, PAD
+    plain = one_row(ids[0])
+    batch = {name: np.repeat(value, 400, axis=0) for name, value in plain.items()}
+    batch |= {"ids": ids.astype("i4"), "mask": ids != PAD}
+    few = np.where(np.isin(np.arange(VOCAB), (5, 6, 7)), 10, 0)
+    lexicon = dataclasses.replace(LEXICON, unigrams_V=few)
+    out = Insertion(rate=0.3).corrupt(batch, draws(400), lexicon)
+    equal = 0
+    for row in range(400):
+        filled, put_in = out["ids"][row], out["insertion/extraneous"][row] == 1
+        for place in np.flatnonzero(filled[1:] == filled[:-1]):
+            assert put_in[place + 1] or not put_in[place]
+            equal += put_in[place + 1]
+        # What is left is the text.
+        left = filled[(filled != PAD) & ~put_in]
+        kept = ids[row][ids[row] != PAD]
+        cut = int(out["insertion/cut"][row])
+        kept = np.delete(kept, range(len(kept) - 1 - cut, len(kept) - 1))
+        assert left.tolist() == kept.tolist()
+    assert equal > 100
+
+
+def test_a_gap_at_a_cut_end_is_none():
+    """What is missing behind the last token cannot be told any more."""
+    row = one_row([CLS, 11, 12, 13, 14, 15, 16, SEP])
+    slot = np.ones((1, 1), "f4")
+    row |= {"deletion/weights": slot, "deletion/labels": slot.astype("i4")}
+    for place, left in ((3, 1), (4, 0)):  # the last two tokens are cut
+        at_BP = np.full((1, 1), place, "i4")
+        gaps = (np.arange(8) == place).astype("i4")[None]
+        gapped = row | {"deletion/gaps": gaps, "deletion/positions": at_BP}
+        out = Insertion(rate=0.5).corrupt(gapped, draws(1), LEXICON)
+        assert out["insertion/cut"].tolist() == [2]
+        assert out["deletion/gaps"].sum() == out["deletion/weights"].sum() == left
+
+
 # ---- statistics ----
 
 
@@ -141,6 +182,9 @@ def test_every_place_inside_a_text_is_as_likely():
 
     batch = corrupted(rows, settled(Insertion(rate=0.1)))
     row, place = np.nonzero(batch["insertion/extraneous"])
+    # Where it is equal to its neighbour, nobody knows which one it is.
+    apart = batch["ids"][row, place] != batch["ids"][row, place - 1]
+    row, place = row[apart], place[apart]
     behind = collections.Counter(batch["ids"][row, place - 1].tolist())
     # Rows are full: the last three tokens are cut, and nothing is put in there.
     between = (*range(10, 29), *range(40, 46))
