@@ -39,6 +39,7 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
         length=512,
         batch_size=None,
         batch_tokens=131_072,
+        fill_batch=True,
         masking="dynamic",
     )
     c.objectives = dict(

@@ -21,6 +21,7 @@ from encoderjax.interop.vocabulary import Change
 from encoderjax.models.compute import Compute
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.families import preset
+from encoderjax.models.heads import HEADS, DetectionHead
 from encoderjax.objectives import OBJECTIVES, Objective, generator_of
 from encoderjax.objectives.objective import check_together
 from encoderjax.recipes import load_recipe
@@ -201,12 +202,26 @@ class RunConfig:
                 f"model.languages does not go with objectives.{min(unable)}: its other "
                 "network is not told languages; leave one out"
             )
+        self._check_detection(encoder)
         for objective in self.objectives:
             objective.resolved(self.data, encoder)
         self.compute.check(encoder)
         generator = generator_of(self.objectives, encoder)
         if generator is not None:
             self.compute.check(generator.config, "objectives.rtd.generator")
+
+    def _check_detection(self, encoder: EncoderConfig) -> None:
+        """Refuses scores that would read what other documents of a row say."""
+        if encoder.detection_head != "with_cls" or not FORMS[self.data.form].packed:
+            return
+        for objective in self.objectives:
+            if any(HEADS[name] is DetectionHead for name in objective.heads):
+                raise UserError(
+                    f"objectives.{objective.name} does not go with data.form="
+                    f"{self.data.form!r}: model.detection_head='with_cls' adds the "
+                    "first state of a row to all, also to those of other documents; "
+                    "set it to 'dense'"
+                )
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RunConfig":

@@ -8,6 +8,7 @@ size from the tokenizer, the batch counted in rows.
 import dataclasses
 import fnmatch
 import functools
+import hashlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -61,6 +62,10 @@ EVAL_SEED = 20_181_011
 # The name of held-out metrics; with a slash and a name, those of one member of a
 # mixture, or of another corpus.
 VALIDATION = "validation"
+
+# What the identity calls the parameters of the model that is learned from: its folder
+# may move, or be trained further.
+TEACHER = "objectives.distillation.teacher.sha256"
 
 # What may change between the runs of one workdir; every other field must not, or the
 # curve would not go on. The corpus may move: its fingerprint tells whether it is the
@@ -458,10 +463,21 @@ class Experiment:
     def content_identity(self) -> dict[str, Any]:
         """Returns what a checkpoint must agree with of the texts and lists it read."""
         identity = self.corpus.identity() | self.word_lists.identity()
+        if self.teacher is not None:
+            identity[TEACHER] = self._teacher_sha256
         if self.encoder.languages:
             languages = [list(m.corpus.languages) for m in self.corpus.members]
             identity["corpus.languages"] = languages
         return identity
+
+    @functools.cached_property
+    def _teacher_sha256(self) -> str:
+        """A hash of the parameters that are learned from, in the order of names."""
+        assert self.teacher is not None
+        digest = hashlib.sha256()
+        for leaf in jax.tree.leaves(self.teacher[1]):
+            digest.update(np.ascontiguousarray(leaf))
+        return digest.hexdigest()
 
 
 def split_name(split: str, member: str) -> str:

@@ -130,6 +130,13 @@ def test_what_cannot_be_is_refused_by_name(override, message):
     assert "\n" not in str(error.value)
 
 
+def test_scores_that_read_another_document_are_refused():
+    packed = {"objectives.insertion.rate": 0.1, "model.detection_head": "with_cls"}
+    with pytest.raises(UserError, match=r"insertion does not go with .*form='packed'"):
+        load_config("configs/modernbert_base.py", packed)
+    load_config("configs/modernbert_base.py", {"objectives.insertion.rate": 0.1})
+
+
 def test_unknown_flags_files_and_variants_are_refused():
     with pytest.raises(UserError, match=r"unknown argument '--workdirr'"):
         parse("--workdirr=x")

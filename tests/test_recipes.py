@@ -385,6 +385,22 @@ def test_every_way_of_training_resumes_bit_for_bit(name, trained, tmp_path):
     assert resumed(config, workdir, tmp_path, kept=4) == exact(workdir)
 
 
+def test_memory_is_had_again_where_it_was_saved_and_made_anew_where_not(
+    trained, tmp_path
+):
+    config, workdir = trained("xlnet_base")
+    unsaved = dataclasses.replace(
+        config, checkpoint=dataclasses.replace(config.checkpoint, carry=False)
+    )
+    assert resumed(unsaved, workdir, tmp_path, kept=4) == exact(workdir)
+    half = dataclasses.replace(unsaved, steps=4)
+    run(half, tmp_path / "unsaved")
+    run(config, tmp_path / "unsaved")  # now with it
+    assert exact(tmp_path / "unsaved")[-1]["step"] == config.steps
+    lines = [line["loss"] for line in exact(tmp_path / "unsaved")]
+    assert lines != [line["loss"] for line in exact(workdir)]
+
+
 # recipe -> the part that is exported, and the losses whose heads transformers has.
 # Of DeBERTa's mask decoder and detection head, of span boundaries and of gaps and what
 # was put in it has none.
@@ -450,6 +466,14 @@ def test_a_student_learns_from_its_teacher_and_resumes(corpus, tmp_path):
     )
     expected = exact(tmp_path / "student")
     assert resumed(config, tmp_path / "student", tmp_path, kept=2) == expected
+    # Of another teacher in the same place, the curve would not go on.
+    run(small("bert_base", corpus.folder, steps=2, seed=1), tmp_path / "other")
+    other = {"objectives.distillation.teacher": str(tmp_path / "other")}
+    with pytest.raises(UserError, match=r"distillation.teacher.sha256=.* does not fit"):
+        run(
+            small("distilbert_base", corpus.folder, **changes | other),
+            tmp_path / "student",
+        )
     export(tmp_path / "student", tmp_path / "exported")
     batch = held_out_batch(Experiment.open(config, SILENT))
     found = torch_losses(tmp_path / "exported", batch)

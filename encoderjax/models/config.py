@@ -246,6 +246,11 @@ class EncoderConfig:
                 "stream would not be told the language of what it predicts",
             ),
             (
+                self.pair_head == "raw_cls" and self.positions == "two_stream",
+                "model.pair_head='raw_cls' reads the first place of a row, which is "
+                "padding where model.positions='two_stream'; use 'pooled'",
+            ),
+            (
                 self.position_buckets == 1,
                 "model.position_buckets=1 must be 0, or at least 2",
             ),

@@ -97,7 +97,7 @@ class Checkpoints:
             self.manager.save(
                 step,
                 args=ocp.args.Composite(
-                    state=ocp.args.StandardSave(self._saved(state)),
+                    state=ocp.args.StandardSave(_on_disk(state, self.config.carry)),
                     identity=ocp.args.JsonSave(dict(identity)),
                 ),
             )
@@ -108,7 +108,7 @@ class Checkpoints:
             return
         needed = sum(
             shard.data.nbytes
-            for leaf in jax.tree.leaves(self._saved(state))
+            for leaf in jax.tree.leaves(_on_disk(state, self.config.carry))
             for shard in leaf.addressable_shards
             if shard.replica_id == 0
         )
@@ -158,28 +158,21 @@ class Checkpoints:
     def restore(
         self, step: int, shapes: TrainState, shardings: TrainState
     ) -> TrainState:
-        """Returns the state of `step`, laid out as `shardings` say."""
+        """Returns the state of `step`, laid out as `shardings` say.
+
+        Orbax wants to be asked for what is there: a carry that was saved comes with it,
+        and one that was not is empty, whatever the config says by now.
+        """
+        with_carry = "carry" in _saved_tree(self.folder, step)
         wanted = jax.tree.map(
             lambda leaf, sharding: jax.ShapeDtypeStruct(
                 leaf.shape, leaf.dtype, sharding=sharding
             ),
-            self._saved(shapes),
-            self._saved(shardings),
+            _on_disk(shapes, with_carry),
+            _on_disk(shardings, with_carry),
         )
         saved = self._restore(step, state=ocp.args.StandardRestore(wanted))["state"]
         return TrainState(**{"carry": {}, "frozen": {}} | saved)
-
-    def _saved(self, state: TrainState) -> dict[str, PyTree]:
-        """Returns the part of a state that goes to disk."""
-        saved = {
-            "step": state.step,
-            "params": state.params,
-            "opt_state": state.opt_state,
-        }
-        # Orbax does not take an empty tree, and most models carry nothing.
-        if self.config.carry and state.carry:
-            saved["carry"] = state.carry
-        return saved
 
     def _restore(self, step: int, **items) -> Any:
         with self._explained(f"read step {step} of"):
@@ -208,6 +201,19 @@ class Checkpoints:
             f"cannot {action} {self.folder}: {reason}; {safe}. See to space and "
             "permissions, then run the same command again"
         )
+
+
+def _on_disk(state: TrainState, with_carry: bool) -> dict[str, PyTree]:
+    """Returns the part of a state that goes to disk."""
+    saved = {
+        "step": state.step,
+        "params": state.params,
+        "opt_state": state.opt_state,
+    }
+    # Orbax does not take an empty tree, and most models carry nothing.
+    if with_carry and state.carry:
+        saved["carry"] = state.carry
+    return saved
 
 
 class _WheneverAsked(managers.SaveDecisionPolicy):
@@ -250,18 +256,10 @@ def restore_params(workdir: Path, step: int | None = None) -> tuple[PyTree, int]
     step = steps[-1] if step is None else step
     if step not in steps:
         raise UserError(f"step={step} is not in {folder} (steps: {steps})")
-    # Alone: a process that reads must not wait for others that do not.
-    alone = ocp.options.MultiprocessingOptions(
-        primary_host=jax.process_index(),
-        active_processes={jax.process_index()},
-        barrier_sync_key_prefix=f"read_by_{jax.process_index()}",
-    )
-    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
-    with ocp.Checkpointer(handler, multiprocessing_options=alone) as reader:
-        path = folder / str(step) / "state"
-        tree = reader.metadata(path).item_metadata.tree["params"]
+    tree = _saved_tree(folder, step)["params"]
+    with _reading() as reader:
         restored = reader.restore(
-            path,
+            _state_path(folder, step),
             ocp.args.PyTreeRestore(
                 item={"params": tree},
                 restore_args={
@@ -273,3 +271,26 @@ def restore_params(workdir: Path, step: int | None = None) -> tuple[PyTree, int]
             ),
         )
     return restored["params"], step
+
+
+def _saved_tree(folder: Path, step: int) -> dict[str, PyTree]:
+    """Returns what a checkpoint says of the state that it has."""
+    with _reading() as reader:
+        return reader.metadata(_state_path(folder, step)).item_metadata.tree
+
+
+def _state_path(folder: Path, step: int) -> Path:
+    return folder / str(step) / "state"
+
+
+@contextlib.contextmanager
+def _reading() -> Iterator[ocp.Checkpointer]:
+    """Opens what reads a checkpoint in this process, and waits for no other one."""
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=jax.process_index(),
+        active_processes={jax.process_index()},
+        barrier_sync_key_prefix=f"read_by_{jax.process_index()}",
+    )
+    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
+    with ocp.Checkpointer(handler, multiprocessing_options=alone) as reader:
+        yield reader

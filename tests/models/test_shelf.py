@@ -260,8 +260,13 @@ def test_pair_head_on_the_raw_first_state():
 
 
 def test_summary_is_of_the_first_or_the_last_real_token():
-    mask_BL = np.arange(9) < np.array([[9], [5]])
-    for summary, places in (("first", (0, 0)), ("last", (8, 4))):
+    right_BL = np.arange(9) < np.array([[9], [5]])
+    for mask_BL, summary, places in (
+        (right_BL, "first", (0, 0)),
+        (right_BL, "last", (8, 4)),
+        (right_BL[:, ::-1], "first", (0, 4)),  # padded as XLNet pads
+        (right_BL[:, ::-1], "last", (8, 8)),
+    ):
         config = dataclasses.replace(SMALL, summary=summary)
         params, out = outputs(config, mask_BL=mask_BL)
         pooler = params["encoder"]["pooler"]
@@ -282,6 +287,7 @@ def test_summary_is_of_the_first_or_the_last_real_token():
         ({"positions": "rope", "num_heads": 8}, "must be even"),
         ({"conv_width": 4}, "conv_width=4 must be odd"),
         ({"position_buckets": 1}, "position_buckets=1 must be 0"),
+        ({"pair_head": "raw_cls", "positions": "two_stream"}, "which is padding"),
         ({"mask_decoder_layers": 2, "embed_width": 8}, "embed_width"),
         ({"mask_decoder_layers": 2, "positions": "rope"}, "positions='rope'"),
         ({"boundary_slots": 0}, "boundary_slots=0 must be at least 1"),
