@@ -1,10 +1,13 @@
-"""What is drawn and refused without a model."""
+"""What is drawn and refused, and models from elsewhere, which tell less of a task."""
 
 import numpy as np
 import pytest
+import torch
+import transformers
 
 from encoderjax import pictures, predict
 from encoderjax.errors import UserError
+from tests.data.trained_kinds import tokenizer_of
 
 
 def test_labels_of_any_letters_have_a_picture(tmp_path):
@@ -18,3 +21,55 @@ def test_a_folder_of_vectors_says_what_uses_it(tmp_path):
     (tmp_path / "config.json").write_text('{"model": {}, "sentence": {}}')
     with pytest.raises(UserError, match=r"encoderjax\.embed --model=.*\.npy$"):
         predict.Predictor.load(tmp_path)
+
+
+def from_elsewhere(folder, kind, **fields):
+    """Writes a random model of Hugging Face's with its tokenizer."""
+    tokenizer = tokenizer_of("wordpiece_cased")
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=tokenizer.vocabulary.size,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=64,
+        initializer_range=0.5,
+        **fields,
+    )
+    getattr(transformers, f"BertFor{kind}")(config).save_pretrained(folder)
+    tokenizer.save(folder)
+    return folder
+
+
+def test_a_tagger_from_elsewhere_tells_entities_and_places(tmp_path):
+    labels = {0: "O", 1: "B-X", 2: "I-X", 3: "B-Y"}
+    folder = from_elsewhere(tmp_path, "TokenClassification", id2label=labels)
+    predictor = predict.Predictor.load(folder)
+    text = "The old ship, sees: the sailor near an island."
+    (found,) = predictor(predictor.of_texts([text]))
+    words = [text[start:end] for start, end in found["offsets"]]
+    assert words == found["words"]
+    assert found["entities"]
+    for entity in found["entities"]:
+        assert text[entity["start"] : entity["end"]] == entity["text"]
+        first, end = entity["words"]
+        assert {tag[2:] for tag in found["tags"][first:end]} == {entity["type"]}
+    with pytest.raises(UserError, match=r"task.kind='tag' has no use for --thresh"):
+        predict.Predictor.load(folder, threshold=0.5)
+
+
+def test_answers_from_elsewhere_are_looked_for_in_the_whole_context(tmp_path):
+    folder = from_elsewhere(tmp_path, "QuestionAnswering")
+    whole = predict.Predictor.load(folder, length=32, stride=8)
+    context = "the old ship sees the sailor near the island " * 12
+    (question,) = whole.of_texts([context], question="Who?")
+    rows = whole.task.encode([question], whole.encoding, answered=False).items
+    assert len(rows) > 5
+    head = predict.Predictor.load(folder, length=32, cut="head")
+    assert len(head.task.encode([question], head.encoding, answered=False).items) == 1
+    unsure = predict.Predictor.load(folder, no_answer=True, threshold=-1e9)
+    assert whole([question])[0]["answer"]
+    assert unsure([question])[0]["answer"] == ""
+    with pytest.raises(UserError, match="length=65 is more than the 64 tokens"):
+        predict.Predictor.load(folder, length=65)
