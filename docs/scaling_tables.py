@@ -6,25 +6,31 @@ Figures of compiled steps are those of docs/compiled/*.json, each the output of
 
     python -m encoderjax.compile_check --config=configs/NAME.py --topology=POD --json
 
-All others are by the formulas of encoderjax/estimate.py and encoderjax/models/flops.py.
+Speeds of families are those of docs/measured/family_speeds.json, which
+docs/family_speeds.py writes. All others are by the formulas of encoderjax/estimate.py
+and encoderjax/models/flops.py.
 """
 
 import dataclasses
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 from encoderjax.compiling import Builder, Compiled
 from encoderjax.config import load_config
 from encoderjax.estimate import abstract_builder, by_formula
+from encoderjax.interop.weights import read_json
 from encoderjax.models.flops import encoder_flops
 from encoderjax.outline import outline_stages
 from encoderjax.phases import Stage
+from encoderjax.provenance import said
 from encoderjax.suggestions import changed
 from encoderjax.training.hardware import GPUS, published_link, published_peak
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/scaling.md"
+SPEEDS = ROOT / "docs/measured/family_speeds.json"
 UTILIZATION = 0.4
 LENGTH = 512
 # chip -> (name of its kind, bytes of memory that programs may use, chips)
@@ -191,28 +197,50 @@ def families() -> str:
         data = stage.experiment.config.data
         training = stage.flops_per_step / stage.experiment.batch_size / data.length
         found[family] = count, reading, training, data.length
-    base = found["BERT"]
+    base, speeds = found["BERT"], measured().get("families", {})
+    speed = lambda family, what: (
+        f"{speeds[family][what]:.2f}" if family in speeds else ""
+    )
     lines = [
         [
             family,
             f"{count / 1e6:,.0f} M",
             f"{reading / 1e6:,.0f} M",
             f"{base[1] / reading:.2f}",
+            speed(family, "read_speed"),
             f"{training / 1e6:,.0f} M",
             str(length),
             f"{base[2] / training:.2f}",
+            speed(family, "train_speed"),
         ]
         for family, (count, reading, training, length) in found.items()
     ]
     header = ["base size", "trained parameters", f"FLOPs a token read (L = {LENGTH})"]
-    header += ["reading speed", "FLOPs a token trained", "at length", "training speed"]
-    return rows(header, lines)
+    header += ["reading speed by FLOPs", "measured", "FLOPs a token trained"]
+    return rows([*header, "at length", "training speed by FLOPs", "measured"], lines)
+
+
+def measured() -> dict[str, Any]:
+    """Returns what was measured of the families; nothing where it was not."""
+    return read_json(SPEEDS) if SPEEDS.is_file() else {}
+
+
+def measured_with() -> str:
+    """Returns how the families were measured, and on what."""
+    about = measured()
+    if not about:
+        return ""
+    batch = f"{about['rows']} rows of {about['length']}"
+    turns = "{read} of reading, {train} of training".format(**about["turns"])
+    line = [about["machine"], batch, turns, said(about["versions"])]
+    return rows(["measured on", "a step", "turns", "with"], [line])
 
 
 def put(page: str, mark: str, table: str) -> str:
     """Returns the page with the table behind its mark, in place of the one there."""
     pattern = rf"(<!-- {mark} -->\n)(?:\|.*\n)*"
-    page, count = re.subn(pattern, lambda found: f"{found[1]}{table}\n", page)
+    text = f"{table}\n" if table else ""
+    page, count = re.subn(pattern, lambda found: f"{found[1]}{text}", page)
     assert count == 1, mark
     return page
 
@@ -222,5 +250,6 @@ if __name__ == "__main__":
         ("compiled", compiled),
         ("by chip", by_chip),
         ("families", families),
+        ("measured with", measured_with),
     ):
         PAGE.write_text(put(PAGE.read_text(), mark, table()))

@@ -64,6 +64,23 @@ def test_a_recipe_is_compiled_and_described(shelf, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fsdp", "model"), [(8, 1), (1, 2), (2, 2)], ids=["fsdp8", "model2", "2x2x2"]
+)
+def test_states_and_scores_are_gathered_on_no_mesh(shelf, capsys, fsdp, model):
+    """Parameters that are split are gathered layer by layer, and nothing else is."""
+    split = (f"--config.mesh.fsdp={fsdp}", f"--config.mesh.model={model}")
+    flags = [TINY, "--topology=v5e:2x4", "--json", "--quick", *SHORT, *split]
+    compile_check.main(flags)
+    (phase,) = json.loads(capsys.readouterr().out)["phases"]
+    found = {(c["kind"], c["axes"]) for c in phase["collectives"]}
+    gathered = {axes for kind, axes in found if kind == "all-gather"}
+    assert ("fsdp" in gathered) == (fsdp > 1)
+    assert not phase["activation_gathers"]
+    assert not phase["global_buffers"]
+
+
+@pytest.mark.slow
 def test_products_that_are_fused_into_one_another_are_compiled(shelf):
     """For the costs of these, libtpu's threads once had too small a stack."""
     command = [sys.executable, "-m", "encoderjax.compile_check", "--no_suggestion"]
