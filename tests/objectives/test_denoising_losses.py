@@ -95,7 +95,7 @@ def test_labels_of_tokens(case, name, key, kinds):
     # One place off is another loss.
     labels = torch.tensor(np.roll(batch[key], 1, axis=1))[real].double()
     other = functional.binary_cross_entropy_with_logits(scores, labels)
-    assert abs(float(other) - means[f"{name}_loss"]) > 1e-3
+    assert abs(float(other) - means[f"{name}_loss"]) > 1e-4  # ten tolerances
 
 
 @pytest.mark.parametrize(
