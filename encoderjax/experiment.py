@@ -476,7 +476,7 @@ class Experiment:
         assert self.teacher is not None
         digest = hashlib.sha256()
         for leaf in jax.tree.leaves(self.teacher[1]):
-            digest.update(np.ascontiguousarray(leaf))
+            digest.update(np.asarray(leaf).tobytes())
         return digest.hexdigest()
 
 

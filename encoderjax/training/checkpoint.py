@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from etils import epath
 from orbax.checkpoint import checkpoint_managers as managers
 
 from encoderjax.data import storage
@@ -273,13 +274,15 @@ def restore_params(workdir: Path, step: int | None = None) -> tuple[PyTree, int]
     return restored["params"], step
 
 
-def _saved_tree(folder: Path, step: int) -> dict[str, PyTree]:
+def _saved_tree(folder: epath.Path, step: int) -> dict[str, PyTree]:
     """Returns what a checkpoint says of the state that it has."""
     with _reading() as reader:
-        return reader.metadata(_state_path(folder, step)).item_metadata.tree
+        found = reader.metadata(_state_path(folder, step)).item_metadata
+    assert found is not None  # the checkpoint is whole
+    return found.tree
 
 
-def _state_path(folder: Path, step: int) -> Path:
+def _state_path(folder: epath.Path, step: int) -> epath.Path:
     return folder / str(step) / "state"
 
 
