@@ -30,6 +30,7 @@ from encoderjax.models.layers import (
     norm,
     shard_rows,
 )
+from encoderjax.models.pooling import pool
 from encoderjax.models.sight import Sight
 from encoderjax.models.stack import Stack, apply_block, init_stack, rematerialised
 from encoderjax.models.two_stream import (
@@ -357,12 +358,7 @@ class Encoder(nn.Module):
 
     def _pool(self, x_BLD: jax.Array, mask_BL: jax.Array | None) -> jax.Array:
         c = self.config
-        x_BD = x_BLD[:, -1 if c.summary == "last" else 0]
-        if mask_BL is not None:  # padding may stand on either side
-            place_B = jnp.argmax(mask_BL, axis=1)
-            if c.summary == "last":
-                place_B = x_BLD.shape[1] - 1 - jnp.argmax(mask_BL[:, ::-1], axis=1)
-            x_BD = jnp.take_along_axis(x_BLD, place_B[:, None, None], axis=1)[:, 0]
+        x_BD = pool(x_BLD, mask_BL, c.summary)
         return jnp.tanh(dense(c, self.dtype, c.width, name="pooler")(x_BD))
 
     # ---- the enhanced mask decoder ----

@@ -50,10 +50,10 @@ class Insertion(Denoising):
     """Tells the tokens that were put in from those of the text.
 
     There is at most one between two neighbours of a text. Of equal neighbours the last
-    ones count as put in. Where the padding of a row is
-    too short for them (tokens that deletion took out make room as well), the last text
-    of the row loses its last tokens, as if the row had been cut there. It keeps its
-    first one; so a row whose last text is short may have fewer put in.
+    ones count as put in. Where the padding of a row is too short for them (tokens that
+    deletion took out make room as well), the last text of the row loses its last
+    tokens, as if the row had been cut there. It keeps its first one; so a row whose
+    last text is short may have fewer put in.
 
     Batch keys: `insertion/extraneous` int32 [B, L] (1 = put in); `insertion/cut`
     float32 [B], how many tokens made room; `altered` bool [B, L], what masked LM leaves

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 # Published dense bfloat16 peaks, FLOP/s of one chip, by a part of `device_kind`, of
 # which the first counts: those of docs.cloud.google.com/tpu/docs, and of NVIDIA's data
 # sheets, where sparse products stand first and are twice as fast; float16 for V100 and
-# T4, which have no bfloat16.
+# T4, which have no bfloat16. H100 PCIe, NVL and L40 cards were not checked there.
 _PEAKS = {
     "TPU v4": 275e12,
     "TPU v5 lite": 197e12,

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import zipfile
+from pathlib import Path
 
 import pytest
 import sklearn.metrics
@@ -12,6 +13,7 @@ from encoderjax.errors import UserError
 from encoderjax.finetuning import FinetuneConfig
 from encoderjax.interop.task_description import TaskDescription
 from encoderjax.models.task_heads import TaskHead
+from encoderjax.recipes import load_recipe
 from encoderjax.tasks import TASKS
 from encoderjax.tasks.answer import Answer
 from encoderjax.tasks.classify import Classify, Text
@@ -94,6 +96,36 @@ def test_glues_positive_label_is_the_second():
             names, [p["label"] for p in said], pos_label=positive
         )
         assert task.metrics(examples, said)["f1"] == pytest.approx(theirs)
+
+
+FINETUNING = [
+    f"{path}:{variant}"
+    for path in sorted(Path("configs/finetune").glob("*.py"))
+    for variant in load_recipe(path).VARIANTS
+]
+
+
+@pytest.mark.parametrize("recipe", FINETUNING)
+def test_every_recipe_is_a_run(recipe):
+    given = {"init_from": "somewhere", "data.train": "train.csv"}
+    config = FinetuneConfig.from_dict(recipe_values(recipe, given))
+    assert (
+        f"--config={recipe.partition(':')[0]}"
+        in load_recipe(recipe.partition(":")[0]).__doc__
+    )
+    if recipe.endswith("glue.py:mnli"):
+        assert config.data.test == "tfds:glue/mnli@validation_mismatched"
+
+
+def test_squads_numbers_are_berts():
+    """Devlin et al. 2019, sections 4.2 and 4.3."""
+    found = {}
+    for variant in ("squad", "squad2"):
+        values = recipe_values(f"configs/finetune/answer.py:{variant}")
+        config = FinetuneConfig.from_dict(values | {"init_from": "somewhere"})
+        rate = config.optimizer.learning_rate
+        found[variant] = (config.epochs, rate, config.data.batch_size)
+    assert found == {"squad": (3.0, 5e-5, 32), "squad2": (2.0, 5e-5, 48)}
 
 
 def test_numbers_that_are_equal_have_one_order():
