@@ -10,46 +10,36 @@ if __name__ == "__main__":  # before anything heavy is imported
 
 import contextlib
 import dataclasses
-import itertools
 import json
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
 from encoderjax import torch_step
-from encoderjax.caching import compiled_anew
 from encoderjax.command import Parser, run_command
 from encoderjax.config import RunConfig, add_config_flag, config_name, parse_with_config
-from encoderjax.data.pipeline import Batch, BatchSource, prefetched
+from encoderjax.data.pipeline import Batch, BatchSource
 from encoderjax.data.rows import RowIndex
 from encoderjax.errors import UserError
-from encoderjax.experiment import Experiment
-from encoderjax.interop.export_folder import whole_folder
 from encoderjax.interop.huggingface import params_to_hf
-from encoderjax.interop.loading import LoadedModel
 from encoderjax.interop.weights import read_json, write_json
-from encoderjax.interop.writing import write_hf, write_tokenizer
-from encoderjax.loop import Program
+from encoderjax.jax_race import lasting, ran
 from encoderjax.objectives.mlm import MaskedLM
 from encoderjax.phases import Stage, open_stages
 from encoderjax.provenance import machine, made_with
+from encoderjax.race_clock import measured_after, steps_in
 from encoderjax.race_results import OURS, RESULTS, THEIRS, draw, table
-from encoderjax.torch_race import WARM_UP, Point, Race, Runner, timed_enough
+from encoderjax.torch_race import Race, Runner
 from encoderjax.train import first_program
-from encoderjax.training.evaluation import evaluate
-from encoderjax.training.mesh import BatchPlacement, make_mesh
+from encoderjax.training.mesh import make_mesh
 from encoderjax.training.optimizer import make_optimizer
-from encoderjax.training.step import TrainState
 
 Report = Callable[[str], None]
 TABLE, PICTURE, MODEL = "table.md", "picture.png", "model"
-_MEASURED = 16  # times in a run, evenly, and more often before the first of them
 # What PyTorch's AdamW does: bias corrected, norms and biases not decayed.
 _PYTORCHS = {
     "bias_correction": True,
@@ -58,8 +48,6 @@ _PYTORCHS = {
     "decoupled_decay": False,
     "layer_decay": 1.0,
 }
-_ENDLESS = 10**9  # steps
-_AT_ONCE = 10  # steps that are waited for together, as in training
 
 
 def run(
@@ -77,8 +65,8 @@ def run(
     Each is first asked for its speed, and then makes as many steps as fill the time, so
     that both go through their whole schedule of learning rates. Both begin with the
     same weights and are measured on the same held-out rows and masks, while the clock
-    stands still; it does run while ours is compiled. What is in `out` is not run again;
-    the model that was trained here is kept there as well.
+    stands still; it began with the process, as if a command had been started. What is
+    in `out` is not run again; the model that was trained here is kept there as well.
 
     Args:
       minutes: for each.
@@ -96,20 +84,22 @@ def run(
     stage = open_stages(config, report, None)[0]
     held_out = _held_out_rows(stage, rows)
     out.mkdir(parents=True, exist_ok=True)
+    work = race_of(stage, held_out, workers)  # refused before anything is trained
     settings = {"config": stage.experiment.described(), "minutes": minutes}
     settings |= {"rows": held_out[1], "workers": workers}
     settings |= {"machine": machine()}
-    contenders = {}
+    contenders, starts = {}, {}
     for name, contend in (
-        (THEIRS, lambda: _theirs(stage, held_out, 60 * minutes, workers)),
-        (OURS, lambda: _ours(stage, held_out, 60 * minutes, out / MODEL)),
+        (OURS, lambda: ran(stage, held_out, 60 * minutes, out / MODEL)),
+        (THEIRS, lambda: _theirs(stage, work, 60 * minutes)),
     ):
         path = out / f"{name}.json"
         if not path.is_file():
-            write_json(path, {"settings": settings, "points": contend()})
+            write_json(path, {"settings": settings, **contend()})
         found = read_json(path)
-        _check_same(found["settings"], settings, path)
-        contenders[name] = found["points"]
+        _check_same(found.pop("settings"), settings, path)
+        contenders[name] = found.pop("points")
+        starts[name] = found
         last = contenders[name][-1]
         report(
             f"{name}: {last['step']:,} steps in {last['seconds'] / 60:.1f} min, held "
@@ -122,6 +112,7 @@ def run(
         "theirs": f"{torch_step.described(stage.experiment)}, {workers} worker for its "
         "batches",
         "contenders": contenders,
+        "starts": starts,
         "command": command,
         "versions": made_with(("jax", "jaxlib", *torch_step.LIBRARIES)),
         "machine": machine(),
@@ -163,137 +154,18 @@ def _as_json(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-def _lasting(stage: Stage, steps: int) -> Stage:
-    """Returns the same run with so many steps, and the shape of its schedule."""
-    config = stage.experiment.config
-    share = steps / config.steps
-    optimizer = dataclasses.replace(
-        config.optimizer,
-        warmup_steps=round(share * config.optimizer.warmup_steps),
-        decay_steps=round(share * config.optimizer.decay_steps),
-    )
-    changed = dataclasses.replace(config, steps=steps, optimizer=optimizer)
-    return open_stages(changed, lambda text: None, None)[0]
-
-
-def _steps_in(seconds: float, seconds_per_step: float) -> int:
-    return max(1, round(seconds / seconds_per_step))
-
-
-def _measured_after(steps: int) -> list[int]:
-    """Returns after which steps a run of so many is measured.
-
-    At first after 1, 2, 4, ..., so that what compiling takes is seen.
-    """
-    marks = {max(1, round(steps * n / _MEASURED)) for n in range(1, _MEASURED + 1)}
-    early = itertools.takewhile(lambda n: n < min(marks), (2**n for n in range(64)))
-    return sorted(marks.union(early))
-
-
-# ---- ours ----
-
-
-def _ours(
-    stage: Stage, held_out: tuple[BatchSource, int], seconds: float, model: Path
-) -> list[Point]:
-    """Returns the points of our run, and writes its model to a folder."""
-    mesh = make_mesh(stage.experiment.config.mesh)
-    with jax.set_mesh(mesh):
-        steps = _steps_in(seconds, _our_seconds_per_step(stage, mesh, seconds))
-        program, state = first_program(_lasting(stage, steps), mesh)
-        with compiled_anew():
-            points, state = _our_points(program, state, mesh, held_out)
-    _write(stage.experiment, jax.device_get(state.params), model)
-    return points
-
-
-def _our_seconds_per_step(stage: Stage, mesh: Mesh, seconds: float) -> float:
-    """Times steps of a run that is then thrown away."""
-    program, state = first_program(stage, mesh)
-    taken, start = 0.0, 0.0
-    with contextlib.closing(_batches(program, mesh, _ENDLESS)) as batches:
-        for step, batch in enumerate(batches, start=1 - WARM_UP):
-            state, metrics = program.train_step(state, batch)
-            if step % _AT_ONCE == 0:
-                jax.block_until_ready((state, metrics))
-                taken = time.perf_counter() - start if step else 0.0
-                start = start if step else time.perf_counter()
-                if timed_enough(step, taken, seconds):
-                    break
-    return taken / step
-
-
-def _our_points(
-    program: Program,
-    state: TrainState,
-    mesh: Mesh,
-    held_out: tuple[BatchSource, int],
-) -> tuple[list[Point], TrainState]:
-    source, rows = held_out
-
-    def measured() -> Point:
-        means = evaluate(
-            program.eval_step, state.params, source, mesh=mesh, num_rows=rows
-        ).means()
-        return {name: means[name] for name in ("mlm_loss", "mlm_accuracy")}
-
-    points, spent = [{"seconds": 0.0, "step": 0, **measured()}], 0.0
-    marks = _measured_after(program.last)
-    with contextlib.closing(_batches(program, mesh, program.last)) as batches:
-        start = time.perf_counter()
-        for step, batch in enumerate(batches, start=1):
-            state, metrics = program.train_step(state, batch)
-            if step % _AT_ONCE == 0 or step in marks:
-                jax.block_until_ready((state, metrics))
-            if step in marks:
-                spent += time.perf_counter() - start
-                points.append({"seconds": spent, "step": step, **measured()})
-                start = time.perf_counter()
-    return points, state
-
-
-def _write(experiment: Experiment, params: dict, folder: Path) -> None:
-    """Writes a trained model as `transformers` has it."""
-    family, tokenizer = experiment.config.model.family, experiment.corpus.tokenizer
-    assert family is not None
-    loaded = LoadedModel(
-        family=family,
-        config=experiment.encoder,
-        params=params,
-        head_names=experiment.head_names,
-        tokenizer=tokenizer,
-        source=folder,
-    )
-    with whole_folder(folder) as partial:
-        write_hf(partial, loaded, "float32")
-        write_tokenizer(partial, tokenizer, experiment.encoder.max_length)
-
-
-def _batches(program: Program, mesh: Mesh, steps: int):
-    """Yields the batches of a run on their devices, made ahead as in training."""
-    placement = BatchPlacement(mesh, program.source.batch_size)
-    make = lambda step: program.source.batch(step, placement.rows)
-    with contextlib.closing(prefetched(make, range(steps))) as batches:
-        for batch in batches:
-            yield placement.put(batch)
-
-
-# ---- theirs ----
-
-
-def _theirs(
-    stage: Stage, held_out: tuple[BatchSource, int], seconds: float, workers: int
-) -> list[Point]:
-    """Returns the points of PyTorch's run."""
-    runner = Runner(race_of(stage, held_out, workers), seconds)
-    try:
-        steps = _steps_in(seconds, runner.seconds_per_step())
-        config = _lasting(stage, steps).experiment.config
+def _theirs(stage: Stage, work: Race, seconds: float) -> dict[str, Any]:
+    """Returns the points of PyTorch's run and its beginning."""
+    with contextlib.closing(Runner(work, seconds)) as run:
+        left = max(1.0, seconds - run.start)
+        steps = steps_in(left, run.seconds_per_step())
+        config = lasting(stage, steps).experiment.config
         _, schedule = make_optimizer(config.optimizer, steps)
         rates = np.asarray(schedule(np.arange(steps)), np.float64)
-        return runner.run(rates.tolist(), _measured_after(steps))
-    finally:
-        runner.close()
+        return {
+            "start": run.start,
+            "points": run.run(rates.tolist(), measured_after(steps)),
+        }
 
 
 def race_of(stage: Stage, held_out: tuple[BatchSource, int], workers: int) -> Race:

@@ -2,7 +2,8 @@
 
 Hugging Face's class with the scores of the whole vocabulary at every token, their
 collator, a DataLoader with a worker that masks ahead, AdamW. Rows, initial weights and
-learning rates are given; the clock stands still while it is measured.
+learning rates are given; the clock begins with the process and stands still while it is
+measured.
 
 Shapes: R rows, L length.
 """
@@ -12,25 +13,16 @@ import itertools
 import multiprocessing
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from encoderjax.command import as_the_user_set_it
 from encoderjax.errors import UserError
+from encoderjax.race_clock import WARM_UP, Point, timed_enough
 from encoderjax.torch_step import Work, new_model, optimizer_of, threads
 from encoderjax.torch_step import trained as one_update
-
-Point = dict[str, float]  # seconds, step and held-out metrics
-
-WARM_UP = 3  # steps that are not timed
-_LEAST, _SHARE, _LONGEST = 10, 1 / 60, 30.0  # steps, of the run, and seconds that are
-
-
-def timed_enough(steps: int, taken: float, seconds: float) -> bool:
-    """Says whether so many steps tell how many a run of so many seconds will have."""
-    return steps >= _LEAST and taken >= min(_LONGEST, _SHARE * seconds)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,15 +80,21 @@ class Rows:
 
 
 class Runner:
-    """The other process, asked for its speed and then for a run."""
+    """The other process, asked for its speed and then for a run.
+
+    Attributes:
+      start: how many seconds it took until it could make a step.
+    """
 
     def __init__(self, race: Race, seconds: float):
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, race, seconds))
+        arguments = (theirs, race, seconds, time.time())
+        self._process = context.Process(target=_serve, args=arguments)
         with as_the_user_set_it():
             self._process.start()
         theirs.close()
+        self.start: float = self._answer()
 
     def seconds_per_step(self) -> float:
         """Returns how long a step takes, with its batch."""
@@ -128,24 +126,31 @@ class Runner:
         self._process.join()
 
 
-def _serve(pipe: Any, race: Race, seconds: float) -> None:
-    """Says how long a step takes, and then makes those that are asked for."""
+def _serve(pipe: Any, race: Race, seconds: float, begun: float) -> None:
+    """Says when it can begin and how long a step takes; makes those asked for."""
     import torch
 
     torch.set_num_threads(threads())
     torch.manual_seed(race.seed)
-    pipe.send(_seconds_per_step(race, seconds))
+    model, batches = _model(race), _batches(race)
+    first = next(batches)  # its worker has started
+    start = time.time() - begun
+    pipe.send(start)
+    again = itertools.chain((first,), batches)
+    pipe.send(_seconds_per_step(race, model, again, seconds))
+    batches.close()
     try:
         rates, measured = pipe.recv()
     except EOFError:
         return
-    pipe.send(_trained(race, rates, measured))
+    pipe.send(_trained(race, rates, measured, start))
 
 
-def _seconds_per_step(race: Race, seconds: float) -> float:
+def _seconds_per_step(
+    race: Race, model: Any, batches: Iterator[Any], seconds: float
+) -> float:
     """Times steps of a model that is then thrown away."""
-    model = _model(race)
-    optimizer, batches = optimizer_of(model, race.work), _batches(race)
+    optimizer = optimizer_of(model, race.work)
     taken, start = 0.0, 0.0
     for step in itertools.count(1 - WARM_UP):
         one_update(model, optimizer, model(**next(batches)).loss, race.work)
@@ -153,17 +158,17 @@ def _seconds_per_step(race: Race, seconds: float) -> float:
         start = start if step else time.perf_counter()
         if timed_enough(step, taken, seconds):
             break
-    batches.close()
     return taken / step
 
 
 def _trained(
-    race: Race, rates: Sequence[float], measured: Sequence[int]
+    race: Race, rates: Sequence[float], measured: Sequence[int], spent: float
 ) -> list[Point]:
+    """Returns what is measured of a run that took `spent` seconds to begin."""
     model = _model(race)
     optimizer, batches = optimizer_of(model, race.work), _batches(race)
-    batch = next(batches)  # the worker has started before the clock does
-    points, spent = [{"seconds": 0.0, "step": 0, **_held_out(model, race.work)}], 0.0
+    batch = next(batches)  # the start of the worker was counted
+    points = [{"seconds": spent, "step": 0, **_held_out(model, race.work)}]
     start = time.perf_counter()
     for step, rate in enumerate(rates, start=1):
         for group in optimizer.param_groups:
@@ -221,7 +226,6 @@ def _batches(race: Race) -> Generator[Any, None, None]:
         shuffle=True,
         collate_fn=collator,
         num_workers=race.workers,
-        multiprocessing_context="spawn" if race.workers else None,
         persistent_workers=race.workers > 0,
         generator=torch.Generator().manual_seed(race.seed),
     )

@@ -6,11 +6,12 @@ import jax
 import numpy as np
 import pytest
 
-from encoderjax import race, torch_race
+from encoderjax import jax_race, race, torch_race
 from encoderjax.errors import UserError
 from encoderjax.evaluate import judged
 from encoderjax.interop.loading import load_model
 from encoderjax.phases import open_stages
+from encoderjax.race_clock import measured_after
 from encoderjax.race_results import OURS, THEIRS, at_time, lead, reached, table
 from encoderjax.train import first_program
 from encoderjax.training.evaluation import evaluate
@@ -94,6 +95,12 @@ def test_a_race_is_run_once_and_goes_on(corpus, tmp_path):
         assert [p["seconds"] for p in points] == sorted(p["seconds"] for p in points)
         assert points[0]["step"] == 0 < points[-1]["step"]
         assert points[-1]["mlm_loss"] < points[0]["mlm_loss"]
+    starts = results["starts"]
+    for name in (OURS, THEIRS):
+        # The clock began with the process.
+        assert results["contenders"][name][0]["seconds"] == starts[name]["start"] > 0.5
+    # What the first one compiled was found by the next one.
+    assert starts[OURS]["first_start"] > starts[OURS]["start"] + 0.5
     ours, theirs = (results["contenders"][name][0] for name in (OURS, THEIRS))
     assert ours["mlm_loss"] == pytest.approx(theirs["mlm_loss"], abs=1e-5)
     assert (tmp_path / "picture.png").stat().st_size > 10_000
@@ -112,7 +119,7 @@ def test_a_race_is_run_once_and_goes_on(corpus, tmp_path):
 
 def test_another_number_of_steps_keeps_the_shape_of_the_schedule(corpus):
     stage = small_stage(corpus, steps=40, optimizer__warmup_steps=10)
-    config = race._lasting(stage, 200).experiment.config
+    config = jax_race.lasting(stage, 200).experiment.config
     assert (config.steps, config.optimizer.warmup_steps) == (200, 50)
     assert stage.experiment.config.steps == 40
 
@@ -156,6 +163,7 @@ def points(*losses: float, seconds: float = 60.0):
 
 
 CONTENDERS = {THEIRS: points(8.0, 6.0, 5.0), OURS: points(8.0, 5.0, 4.0)}
+STARTS = {OURS: {"start": 2.0, "first_start": 2.0}, THEIRS: {"start": 3.0}}
 
 
 def test_losses_are_compared_at_equal_times():
@@ -171,6 +179,7 @@ def test_losses_are_compared_at_equal_times():
 def test_the_table_says_who_is_below():
     results = {
         "contenders": CONTENDERS,
+        "starts": STARTS,
         "about": "a model",
         "rows": 8,
         "theirs": "x",
@@ -185,10 +194,16 @@ def test_the_table_says_who_is_below():
     late = {**CONTENDERS, OURS: points(8.0, 7.9, 5.0, 4.5, 4.0, seconds=30)}
     # After half a minute it was not yet.
     assert "below PyTorch from second 60 on" in table(results | {"contenders": late})
+    slow = STARTS | {OURS: {"start": 2.0, "first_start": 32.0}}
+    said = table(results | {"starts": slow})
+    assert "takes 30.0 s more, and encoderjax is below from second 90 on" in said
+    # Equal losses are not above: a first step with no learning rate changes nothing.
+    equal = {THEIRS: points(8.0, 8.0, 5.0), OURS: points(8.0, 8.0, 4.0)}
+    assert "is below PyTorch at every time" in table(results | {"contenders": equal})
     swapped = {THEIRS: CONTENDERS[OURS], OURS: CONTENDERS[THEIRS]}
     assert "NOT below" in table(results | {"contenders": swapped})
 
 
 def test_the_beginning_is_measured_more_often():
-    assert race._measured_after(160) == [1, 2, 4, 8, *range(10, 161, 10)]
-    assert race._measured_after(3) == [1, 2, 3]
+    assert measured_after(160) == [1, 2, 4, 8, *range(10, 161, 10)]
+    assert measured_after(3) == [1, 2, 3]
