@@ -17,7 +17,7 @@ from typing import Any
 
 import jax
 
-from encoderjax import data_speed, hf_speed, step_speed, torch_step
+from encoderjax import data_speed, hf_speed, step_speed, torch_work
 from encoderjax.command import Parser, run_command
 from encoderjax.config import RunConfig, add_config_flag, load_config, overrides_of
 from encoderjax.errors import UserError
@@ -111,8 +111,8 @@ def run_step(
         other=None if other is None else _stage(other, report),
     )
     experiment, device = stage.experiment, jax.devices()[0]
-    libraries = ("jax", "jaxlib", *(torch_step.LIBRARIES if against_hf else ()))
-    beside = {"hf": torch_step.described(experiment)} if against_hf else {}
+    libraries = ("jax", "jaxlib", *(torch_work.LIBRARIES if against_hf else ()))
+    beside = {"hf": torch_work.described(experiment)} if against_hf else {}
     return {
         "corpus": experiment.corpus.name,
         "form": config.data.form,

@@ -8,19 +8,19 @@ still while the model is measured.
 import contextlib
 import dataclasses
 import itertools
-import multiprocessing
 import tempfile
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
+from encoderjax.beside import Beside
 from encoderjax.caching import keep_compiled_programs
 from encoderjax.config import RunConfig
 from encoderjax.data.pipeline import BatchSource, prefetched
-from encoderjax.errors import UserError
 from encoderjax.experiment import Experiment
 from encoderjax.interop.export_folder import whole_folder
 from encoderjax.interop.loading import LoadedModel
@@ -78,24 +78,16 @@ def _starts(config: RunConfig) -> tuple[float, float]:
 
 def _start(config: RunConfig, programs: Path) -> float:
     """Returns how long a process of its own takes until it can make a step."""
-    context = multiprocessing.get_context("spawn")
-    pipe, theirs = context.Pipe()
-    arguments = (theirs, config, programs, time.time())
-    process = context.Process(target=_begin, args=arguments)
-    process.start()
-    theirs.close()
-    try:
-        return pipe.recv()
-    except EOFError:
-        raise UserError(
-            "the process whose start is timed ended early; what it says stands above"
-        ) from None
-    finally:
-        process.join()
+    ended = "the process whose start is timed ended with exit code {}; see above"
+    begun = time.time()
+    with contextlib.closing(Beside(__name__, ended)) as process:
+        process.send((config, programs, begun))
+        return process.receive()
 
 
-def _begin(pipe: Any, config: RunConfig, programs: Path, begun: float) -> None:
+def serve(pipe: Connection) -> None:
     """Does all that comes before the first step, and says how long it took."""
+    config, programs, begun = pipe.recv()
     keep_compiled_programs(programs)
     stage = open_stages(config, lambda text: None, None)[0]
     mesh = make_mesh(stage.experiment.config.mesh)

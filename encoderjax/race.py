@@ -11,6 +11,7 @@ if __name__ == "__main__":  # before anything heavy is imported
 import contextlib
 import dataclasses
 import json
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from encoderjax import torch_step
+from encoderjax import torch_work
 from encoderjax.command import Parser, run_command
 from encoderjax.config import RunConfig, add_config_flag, config_name, parse_with_config
 from encoderjax.data.pipeline import Batch, BatchSource
@@ -73,11 +74,14 @@ def run(
       rows: that are held out and measured at most.
       workers: that make PyTorch's batches ahead.
     """
-    if minutes <= 0:
-        raise UserError(f"--minutes={minutes} must be above 0")
-    if rows < 1:
-        raise UserError(f"--rows={rows} must be at least 1")
-    torch_step.check_installed()
+    if not (minutes > 0 and math.isfinite(minutes)):
+        raise UserError(f"--minutes={minutes} must be a number above 0")
+    for name, value, least in (("rows", rows, 1), ("workers", workers, 0)):
+        if value < least:
+            raise UserError(f"--{name}={value} must be at least {least}")
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out={out} is a file; name a folder")
+    torch_work.check_installed()
     # One cut of the text for both.
     whole = dataclasses.replace(config.data, buckets=None, dupe_factor=1)
     config = dataclasses.replace(config, phases={}, data=whole)
@@ -87,7 +91,7 @@ def run(
     work = race_of(stage, held_out, workers)  # refused before anything is trained
     settings = {"config": stage.experiment.described(), "minutes": minutes}
     settings |= {"rows": held_out[1], "workers": workers}
-    settings |= {"machine": machine()}
+    settings |= {"machine": machine(), "clock": "from the start of the process"}
     contenders, starts = {}, {}
     for name, contend in (
         (OURS, lambda: ran(stage, held_out, 60 * minutes, out / MODEL)),
@@ -109,12 +113,12 @@ def run(
         "minutes": minutes,
         "rows": held_out[1],
         "about": _about(stage, config),
-        "theirs": f"{torch_step.described(stage.experiment)}, {workers} worker for its "
-        "batches",
+        "theirs": f"{torch_work.described(stage.experiment)}, {workers} "
+        f"worker{'s' * (workers != 1)} for its batches",
         "contenders": contenders,
         "starts": starts,
         "command": command,
-        "versions": made_with(("jax", "jaxlib", *torch_step.LIBRARIES)),
+        "versions": made_with(("jax", "jaxlib", *torch_work.LIBRARIES)),
         "machine": machine(),
     }
     write_json(out / RESULTS, results)
@@ -142,8 +146,8 @@ def _held_out_rows(stage: Stage, rows: int) -> tuple[BatchSource, int]:
 
 
 def _check_same(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
-    for name in ("minutes", "rows", "workers", "machine", "config"):
-        if before[name] != _as_json(now[name]):
+    for name in ("minutes", "rows", "workers", "machine", "clock", "config"):
+        if before.get(name) != _as_json(now[name]):
             raise UserError(
                 f"{path} was made with another {name}; choose another --out, or delete "
                 "it"
@@ -185,13 +189,13 @@ def race_of(stage: Stage, held_out: tuple[BatchSource, int], workers: int) -> Ra
     family = experiment.config.model.family
     assert family is not None
     tensors, _ = params_to_hf(params, family, experiment.encoder)
-    work = torch_step.work_of(experiment, _whole_batches(*held_out))
+    work = torch_work.work_of(experiment, _whole_batches(*held_out))
     index = experiment.train_index
     source = dataclasses.replace(experiment.full_length_source(), corruptions=())
     assert isinstance(index, RowIndex)  # of one corpus, as was checked
     numbers_R = np.arange(len(index.passes[0]))  # one cut of the text
     rows = source.rows(np.zeros_like(numbers_R), numbers_R)
-    more = torch_step.arguments_of(_unmasked(rows), experiment.head_names, work.config)
+    more = torch_work.arguments_of(_unmasked(rows), experiment.head_names, work.config)
     for name in ("input_ids", "attention_mask", "labels"):
         del more[name]
     (objective,) = (o for o in experiment.objectives if isinstance(o, MaskedLM))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import jax
 import numpy as np
 
-from encoderjax import resident, torch_step
+from encoderjax import resident, torch_step, torch_work
 from encoderjax.data.pipeline import Batch
 from encoderjax.experiment import Experiment
 from encoderjax.phases import Stage
@@ -74,7 +74,7 @@ def measured(
       other: the same recipe with other settings, to be compared.
     """
     if against_hf:
-        torch_step.check_installed()
+        torch_work.check_installed()
     batches, host_seconds = _batches(stage)
     with contextlib.ExitStack() as stack:
         theirs = None
@@ -165,7 +165,7 @@ def _peak_memory(before: int) -> int:
 def _in_pytorch(
     experiment: Experiment, batches: list[Batch]
 ) -> Iterator[torch_step.Remote]:
-    work = torch_step.work_of(experiment, batches)
+    work = torch_work.work_of(experiment, batches)
     remote = torch_step.Remote(work)
     try:
         yield remote

@@ -10,16 +10,16 @@ Shapes: R rows, L length.
 
 import dataclasses
 import itertools
-import multiprocessing
 import sys
 import time
 from collections.abc import Generator, Iterator, Sequence
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 
+from encoderjax.beside import Beside
 from encoderjax.command import as_the_user_set_it
-from encoderjax.errors import UserError
 from encoderjax.race_clock import WARM_UP, Point, timed_enough
 from encoderjax.torch_step import Work, new_model, optimizer_of, threads
 from encoderjax.torch_step import trained as one_update
@@ -87,18 +87,19 @@ class Runner:
     """
 
     def __init__(self, race: Race, seconds: float):
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        arguments = (theirs, race, seconds, time.time())
-        self._process = context.Process(target=_serve, args=arguments)
+        begun = time.time()
         with as_the_user_set_it():
-            self._process.start()
-        theirs.close()
-        self.start: float = self._answer()
+            self._process = Beside(
+                __name__,
+                ended="the process with PyTorch ended with exit code {}; "
+                "what it says stands above",
+            )
+        self._process.send((race, seconds, begun))
+        self.start: float = self._process.receive()
 
     def seconds_per_step(self) -> float:
         """Returns how long a step takes, with its batch."""
-        return self._answer()
+        return self._process.receive()
 
     def run(self, rates: Sequence[float], measured: Sequence[int]) -> list[Point]:
         """Has a step made for each learning rate; returns what was measured after.
@@ -107,29 +108,19 @@ class Runner:
           rates: of every step.
           measured: after how many steps.
         """
-        self._pipe.send((list(rates), list(measured)))
-        return self._answer()
-
-    def _answer(self) -> Any:
-        try:
-            return self._pipe.recv()
-        except EOFError:
-            self._process.join()
-            raise UserError(
-                "the process with PyTorch ended with exit code "
-                f"{self._process.exitcode}; what it says stands above"
-            ) from None
+        self._process.send((list(rates), list(measured)))
+        return self._process.receive()
 
     def close(self) -> None:
         """Ends it."""
-        self._pipe.close()
-        self._process.join()
+        self._process.close()
 
 
-def _serve(pipe: Any, race: Race, seconds: float, begun: float) -> None:
+def serve(pipe: Connection) -> None:
     """Says when it can begin and how long a step takes; makes those asked for."""
     import torch
 
+    race, seconds, begun = pipe.recv()
     torch.set_num_threads(threads())
     torch.manual_seed(race.seed)
     model, batches = _model(race), _batches(race)
@@ -143,7 +134,7 @@ def _serve(pipe: Any, race: Race, seconds: float, begun: float) -> None:
         rates, measured = pipe.recv()
     except EOFError:
         return
-    pipe.send(_trained(race, rates, measured, start))
+    pipe.send(_trained(race, rates, measured, start, pipe))
 
 
 def _seconds_per_step(
@@ -162,7 +153,11 @@ def _seconds_per_step(
 
 
 def _trained(
-    race: Race, rates: Sequence[float], measured: Sequence[int], spent: float
+    race: Race,
+    rates: Sequence[float],
+    measured: Sequence[int],
+    spent: float,
+    pipe: Connection,
 ) -> list[Point]:
     """Returns what is measured of a run that took `spent` seconds to begin."""
     model = _model(race)
@@ -181,16 +176,10 @@ def _trained(
                 {"seconds": spent, "step": step, **_held_out(model, race.work)}
             )
             start = time.perf_counter()
-        _end_with_parent()
+        if pipe.poll():  # nothing is sent: it was closed
+            sys.exit("the process that asked for this run is gone")
     batches.close()
     return points
-
-
-def _end_with_parent() -> None:
-    """Ends this process where the one that asked for the run was killed."""
-    parent = multiprocessing.parent_process()
-    if parent is not None and not parent.is_alive():
-        sys.exit("the process that asked for this run is gone")
 
 
 def _model(race: Race) -> Any:

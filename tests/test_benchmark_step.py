@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from encoderjax import step_speed, torch_step
+from encoderjax import step_speed, torch_step, torch_work
 from encoderjax.benchmark import main, table
 from encoderjax.errors import UserError
 from encoderjax.experiment import Experiment
@@ -73,7 +73,7 @@ def test_pytorch_is_given_the_same_work(corpus):
     config = small_config(corpus.folder, **NO_DROPOUT)
     experiment = Experiment.open(config, report=lambda text: None)
     batch = experiment.train_source().batch(3)
-    work = torch_step.work_of(experiment, [batch])
+    work = torch_work.work_of(experiment, [batch])
     pretrainer = experiment.pretrainer()
     params = pretrainer.init(jax.random.key(1))
     terms, _ = pretrainer.sums(params, {}, {}, batch, None)
@@ -121,7 +121,7 @@ def test_work_that_pytorch_has_no_class_for_is_refused(corpus, changes, message)
     config = small_config(corpus.folder, **changes)
     experiment = Experiment.open(config, report=lambda text: None)
     with pytest.raises(UserError, match=message):
-        torch_step.work_of(experiment, [experiment.train_source().batch(0)])
+        torch_work.work_of(experiment, [experiment.train_source().batch(0)])
 
 
 @pytest.mark.parametrize(

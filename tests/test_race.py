@@ -152,6 +152,27 @@ def test_a_group_of_corpora_is_refused(group):
         race._held_out_rows(stage, 8)
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"minutes": float("nan")}, "--minutes=nan must be a number above 0"),
+        ({"minutes": float("inf")}, "--minutes=inf must be a number above 0"),
+        ({"rows": 0}, "--rows=0 must be at least 1"),
+        ({"workers": -1}, "--workers=-1 must be at least 0"),
+    ],
+)
+def test_flags_that_make_no_race_are_refused(corpus, tmp_path, flags, message):
+    with pytest.raises(UserError, match=message):
+        race.run(small_config(corpus.folder), tmp_path, **{"minutes": 1.0} | flags)
+
+
+def test_a_file_is_no_folder_for_a_race(corpus, tmp_path):
+    (tmp_path / "out").write_text("kept")
+    with pytest.raises(UserError, match="out is a file; name a folder"):
+        race.run(small_config(corpus.folder), tmp_path / "out", minutes=1.0)
+    assert (tmp_path / "out").read_text() == "kept"
+
+
 # ---- what is said ----
 
 
