@@ -33,6 +33,7 @@ def noise_counts(
         ("inserted", EXTRANEOUS),
         ("cut", "insertion/cut"),
         ("moved", "reordering/weights"),
+        ("not_moved", "reordering/dropped"),
     ):
         if key in batch:
             counts[name] = int(batch[key].sum())
@@ -51,6 +52,7 @@ def noise_shares(counts: collections.Counter[str], tokens: int) -> dict[str, flo
         "inserted": after_deletion,
         "cut": after_deletion,
         "moved": after_deletion - counts["cut"],
+        "not_moved": after_deletion - counts["cut"],
     }
     return {n: counts[n] / max(1, before[n]) for n in before if n in counts}
 

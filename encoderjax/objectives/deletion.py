@@ -42,7 +42,8 @@ class Deletion(Denoising):
     """Tells after which tokens some are missing, and which of them came first.
 
     The row closes up, and is padded where it ends. Neither the first nor the last token
-    of a text is taken out: a gap has text on both sides to tell it by. The token that
+    of a text is taken out: a gap has text on both sides to tell it by. Nor is one that
+    equals a neighbour, since nobody could tell which of them is missing. The token that
     came first is predicted by a head of its own at the token before the gap, where the
     head of masked LM predicts what belongs at that place itself.
 
@@ -104,7 +105,10 @@ class Deletion(Denoising):
             self.rate * text_BL.sum(axis=1), draws, "deletion/round"
         )
         keys_BL = draws.bits("deletion/select", length)
-        chosen = smallest_keys(keys_BL, inside(text_BL), counts_B, slots)
+        equal_BL = np.zeros_like(text_BL)
+        equal_BL[:, 1:] = batch["ids"][:, 1:] == batch["ids"][:, :-1]
+        may_go_BL = inside(text_BL) & ~equal_BL & ~before(equal_BL)
+        chosen = smallest_keys(keys_BL, may_go_BL, counts_B, slots)
         deleted_BL = at_slots(chosen.positions_BP, chosen.weights_BP > 0, length)
         kept_BL = batch["mask"] & ~deleted_BL
         edit = edited(batch, kept_BL, np.zeros_like(kept_BL), lexicon)

@@ -23,7 +23,6 @@ from encoderjax.objectives.masking import (
     Words,
     candidates,
     chosen_tokens,
-    rounded_at_random,
 )
 from encoderjax.objectives.objective import DeviceBatch, Terms
 from encoderjax.objectives.vocabulary_loss import predicted
@@ -34,19 +33,21 @@ class Reordering(Denoising):
     """Predicts what belongs where neighbouring words were moved.
 
     A text is divided into windows of so many words, from a random one on. Windows are
-    drawn until the share of tokens is reached, whichever number of windows is nearest;
-    each word of such a window moves, in one random cycle, and keeps its pieces. The
-    head is that of masked LM: it is asked the same, and a token from next door stands
-    in the place of the mask.
+    drawn until the share of tokens is reached; the one that passes it is taken as often
+    as keeps the mean. Each word of such a window moves, in one random cycle, and keeps
+    its pieces. The head is that of masked LM: it is asked the same, and a token from
+    next door stands in the place of the mask.
 
     Batch keys, all [B, P]: `reordering/positions` int32, the places whose token came
     from another; `reordering/labels` int32, the tokens that belong there;
-    `reordering/weights` float32. `altered` bool [B, L]: what masked LM leaves alone.
+    `reordering/weights` float32. `reordering/dropped` float32 [B]: tokens of windows
+    for which there were no slots. `altered` bool [B, L]: what masked LM leaves alone.
 
     Attributes:
       window: words that change places with each other; fewer where a text ends.
       max_predictions: slots of a row; by default what the rate asks of a full row, and
-        room for a window that passes it by half. What does not fit is not moved.
+        room for a window of words with four pieces. A window for which there are none
+        is not moved.
     """
 
     name: ClassVar[str] = "reordering"
@@ -62,16 +63,17 @@ class Reordering(Denoising):
                 f"objectives.reordering.window={self.window} must be at least 2: a "
                 "word alone has no order"
             )
-        if self.max_predictions is not None and self.max_predictions < 2:
+        if self.max_predictions is not None and self.max_predictions < self.window:
             raise UserError(
                 f"objectives.reordering.max_predictions={self.max_predictions} must be "
-                "at least 2, or None for what the rate asks of a full row"
+                f"at least window={self.window}, or nothing would be moved; None takes "
+                "what the rate asks of a full row"
             )
 
     def resolved(self, data: DataConfig, model: EncoderConfig) -> "Reordering":
         """Fills in the number of slots."""
         super().resolved(data, model)
-        slots = self.max_predictions or round(self.rate * data.length) + 2 * self.window
+        slots = self.max_predictions or round(self.rate * data.length) + 4 * self.window
         return dataclasses.replace(self, max_predictions=min(slots, data.length))
 
     # ---- host ----
@@ -86,10 +88,8 @@ class Reordering(Denoising):
         continues_BL = lexicon.vocabulary.continues_word_V[ids_BL]
         words = Words.begun(free_BL, begins_BL | (free_BL & ~continues_BL))
         windows = _Windows.of(words, begins_BL, self.window, draws)
-        goal_B = rounded_at_random(
-            self.rate * free_BL.sum(axis=1), draws, "reordering/round"
-        )
-        chosen_BW = windows.chosen(goal_B, self.max_predictions, draws)
+        goal_B = self.rate * free_BL.sum(axis=1)
+        chosen_BW, dropped_B = windows.chosen(goal_B, self.max_predictions, draws)
         source_BL = _source(words, chosen_BW, windows, draws)
 
         moved_BL = source_BL != np.arange(source_BL.shape[1])
@@ -102,6 +102,7 @@ class Reordering(Denoising):
             "reordering/positions": positions_BP.astype(np.int32),
             "reordering/labels": labels_BP.astype(np.int32),
             "reordering/weights": weights_BP * batch["row_weights"][:, None],
+            "reordering/dropped": dropped_B * batch["row_weights"],
         }
 
     # ---- device ----
@@ -166,18 +167,29 @@ class _Windows:
         sizes_BN[count(words.sizes_BW > 0) < 2] = 0
         return cls(window_BW, first_BW, sizes_BN)
 
-    def chosen(self, goal_B: np.ndarray, slots: int, draws: Draws) -> np.ndarray:
-        """Returns bool [B, W]: the words of windows that are drawn until the goal."""
+    def chosen(
+        self, goal_B: np.ndarray, slots: int, draws: Draws
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Draws windows until the goal is reached.
+
+        Returns:
+          bool [B, W], the words of windows that are taken, and [B], how many tokens
+          those have for which there were no slots.
+        """
         keys_BN = draws.bits("reordering/select", self.sizes_BN.shape[1])
         keys_BN = np.where(self.sizes_BN > 0, keys_BN.astype(np.int64), 1 << 32)
         order_BN = np.argsort(keys_BN, axis=1, kind="stable")
         sizes_BN = np.take_along_axis(self.sizes_BN, order_BN, axis=1)
         ends_BN = np.cumsum(sizes_BN, axis=1)
-        # The window that passes the goal is taken where at least half of it fits.
-        take_BN = (2 * ends_BN - sizes_BN <= 2 * goal_B[:, None]) & (ends_BN <= slots)
-        chosen_BN = np.zeros(take_BN.shape, bool)
-        np.put_along_axis(chosen_BN, order_BN, take_BN & (sizes_BN > 0), axis=1)
-        return np.take_along_axis(chosen_BN, self.window_BW, axis=1)
+        # Of the window that passes the goal a share would be needed: its probability.
+        part_B1 = draws.uniform("reordering/last", 1)
+        wanted_BN = ends_BN - sizes_BN + part_B1 * sizes_BN < goal_B[:, None]
+        wanted_BN &= sizes_BN > 0
+        fits_BN = ends_BN <= slots
+        chosen_BN = np.zeros(wanted_BN.shape, bool)
+        np.put_along_axis(chosen_BN, order_BN, wanted_BN & fits_BN, axis=1)
+        dropped_B = (sizes_BN * (wanted_BN & ~fits_BN)).sum(axis=1)
+        return np.take_along_axis(chosen_BN, self.window_BW, axis=1), dropped_B
 
 
 def _source(

@@ -189,7 +189,7 @@ def test_noise_comes_before_masks():
 
 def test_slots_follow_the_rate():
     found = settled(Deletion(rate=0.1), Reordering(rate=0.1), length=512)
-    assert [objective.max_predictions for objective in found] == [52, 57]
+    assert [objective.max_predictions for objective in found] == [52, 63]
     few = corrupted(distinct_rows(), settled(Deletion(rate=0.5, max_predictions=3)))
     assert few["deletion/deleted"].max() == 3
     few = corrupted(distinct_rows(), settled(Reordering(rate=1.0, max_predictions=9)))
