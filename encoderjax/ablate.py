@@ -31,7 +31,7 @@ from encoderjax.config import (
 )
 from encoderjax.errors import UserError
 from encoderjax.evaluate import judged
-from encoderjax.experiment import Experiment, flat_fields
+from encoderjax.experiment import Experiment, check_corpus, flat_fields
 from encoderjax.interop.loading import load_model
 from encoderjax.interop.weights import read_json, write_json
 from encoderjax.provenance import kinds_of, made_here, seconds_of
@@ -43,6 +43,15 @@ TABLE, PICTURE = "table.md", "picture.png"
 _SETTINGS, _FOUND, _LOG = "settings.json", "found.json", "log.txt"
 # What a judge has instead of its run's: rows are measured in batches of its own.
 _BATCH = ("batch_size", "batch_tokens", "fill_batch")
+# Where texts and lists lie, or come from.
+_MOVABLE = (
+    ".corpus",
+    ".source",
+    ".tokenizer",
+    ".phrases",
+    ".similar_words",
+    ".teacher",
+)
 
 
 def run(
@@ -86,6 +95,14 @@ def _silent(text: str) -> None:
 
 def _check(ablation: Ablation, plans: Mapping[str, Values], out: Path) -> None:
     """Refuses what would fail, or not compare, before anything is trained for it."""
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out={out} is a file; name a folder")
+    for arm, values in plans.items():
+        with _said_of(f"arms.{arm}"):
+            _open(ablation, values)
+    for judge in ablation.judges:
+        with _said_of(f"judges.{judge}"):
+            _open(ablation, ablation.judge_values(judge))
     missing = False
     for seed in range(ablation.seeds):
         for arm, values in plans.items():
@@ -99,18 +116,40 @@ def _check(ablation: Ablation, plans: Mapping[str, Values], out: Path) -> None:
         _check_probe(ablation)
 
 
+@contextlib.contextmanager
+def _said_of(part: str) -> Iterator[None]:
+    """Names the part of the experiment that something is wrong with."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{part}: {error}") from error
+
+
+def _open(ablation: Ablation, values: Values) -> Experiment:
+    """Opens a run; where its corpus is missing, says how this experiment's is made."""
+    config = RunConfig.from_dict(values)
+    try:
+        check_corpus(config.data)
+    except UserError as error:
+        if not ablation.prepare:
+            raise
+        made = ablation.prepare.format(corpus=config.data.corpus)
+        raise UserError(
+            f"data.corpus={config.data.corpus} does not exist; make it with {made}"
+        ) from error
+    return Experiment.open(config, _silent)
+
+
 def _check_probe(ablation: Ablation) -> None:
     """Refuses a probe without examples, or with some that cannot be read."""
-    probing = ablation.probing("a model", seed=0)
-    if probing.data.train is None:
-        raise UserError(
-            "probe.data.train=None must be the examples that every arm is fine-tuned "
-            "with: give --config.probe.data.train=FILE"
-        )
-    try:
+    with _said_of("probe"):
+        probing = ablation.probing("a model", seed=0)
+        if probing.data.train is None:
+            raise UserError(
+                "data.train=None must be the examples that every arm is fine-tuned "
+                "with: give --config.probe.data.train=FILE"
+            )
         probing.data.read(probing.task)
-    except UserError as error:
-        raise UserError(f"probe: {error}") from error
 
 
 def _one(ablation: Ablation, values: Values, workdir: Path) -> dict[str, Any] | None:
@@ -182,7 +221,10 @@ def _means_of_members(judge: str, measured: Mapping[str, float]) -> dict[str, fl
 
 
 def _settings(ablation: Ablation, values: Values) -> dict[str, Any]:
-    """Returns what a run depends on, by name of the field."""
+    """Returns what a run depends on, by name of the field.
+
+    Texts and lists may move: what they hold counts, and not where they lie.
+    """
     # In the order in which a difference is told of.
     shared = {
         "tokens": ablation.tokens,
@@ -190,7 +232,8 @@ def _settings(ablation: Ablation, values: Values) -> dict[str, Any]:
         "judges": {judge: _measured_with(ablation, judge) for judge in ablation.judges},
         "probe": ablation.probe,
     }
-    return flat_fields({**shared, "run": values})
+    fields = flat_fields({**shared, "run": values | {"read": _read(ablation, values)}})
+    return {n: v for n, v in fields.items() if not n.endswith(_MOVABLE)}
 
 
 def _measured_with(ablation: Ablation, judge: str) -> Values:
@@ -201,7 +244,13 @@ def _measured_with(ablation: Ablation, judge: str) -> Values:
     values = ablation.judge_values(judge)
     groups = ("data", "objectives", *ablation.judges[judge])
     data = {name: v for name, v in values["data"].items() if name not in _BATCH}
-    return {group: values[group] for group in groups} | {"data": data}
+    measured = {group: values[group] for group in groups} | {"data": data}
+    return measured | {"read": _read(ablation, values)}
+
+
+def _read(ablation: Ablation, values: Values) -> dict[str, Any]:
+    """Returns hashes of the texts and lists of a run."""
+    return _open(ablation, values).content_identity()
 
 
 def _check_settings(path: Path, settings: Mapping[str, Any]) -> None:

@@ -80,6 +80,8 @@ class Ablation:
       title: what is compared.
       base: the recipe that all arms change, as FILE:VARIANT.
       run: fields in which all arms differ from it.
+      prepare: the command that makes its corpus, with {corpus} for the folder, where
+        that of the recipe would make another.
       arms: name -> fields.
       order: their names; the others are compared with the first. None = by name, since
         a ConfigDict forgets how it was written.
@@ -103,6 +105,7 @@ class Ablation:
     title: str
     base: str
     run: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    prepare: str = ""
     arms: Mapping[str, Any]
     order: tuple[str, ...] | None = None
     judges: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -125,6 +128,8 @@ class Ablation:
                 f"tokens={self.tokens} is less than batch_tokens={self.batch_tokens}: "
                 "there would be no step"
             )
+        if self.rows < 0:
+            raise UserError(f"rows={self.rows} must be at least 0 (0: all there are)")
         if not 0.0 <= self.warmup <= 1.0:
             raise UserError(f"warmup={self.warmup} must be in [0, 1]")
         order = tuple(self.arms) if self.order is None else self.order

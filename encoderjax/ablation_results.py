@@ -45,8 +45,11 @@ def verdict(results: Results, claim: Claim) -> str:
     within = one.within_spread_of(other)
     if within is None:
         return "one seed: no spread to compare with"
+    if claim.alike and within:
+        # No more than that: runs that scatter widely would hide any difference.
+        return f"no difference seen: {difference(one, other)}"
     if claim.alike:
-        return "agrees" if within else "differs"
+        return f"differs: {difference(one, other)}"
     if within:
         return "within the spread"
     better = one.mean < other.mean

@@ -22,6 +22,10 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
     c.title = "alpha: shares of languages"
     c.base = "../xlm_roberta_base.py:tiny"
     c.run = dict(data=dict(corpus="corpora/k8s", tokenizer="unigram/xlm_roberta:4000"))
+    c.prepare = (
+        "python -m encoderjax.prepare --source='texts/k8s/*.jsonl.gz' "
+        "--language_key=file --tokenizer=unigram/xlm_roberta:4000 --out={corpus}"
+    )
     c.arms = {
         f"alpha_{name}": dict(data=dict(alpha=value))
         for name, value in (("03", 0.3), ("0", 0.0), ("07", 0.7), ("1", 1.0))

@@ -19,6 +19,10 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
     c.title = "masks: new in every epoch, or drawn once"
     c.base = "../roberta_base.py:tiny"
     c.run = dict(data=dict(corpus="corpora/sotu_part"))
+    c.prepare = (
+        "python -m encoderjax.prepare --source=demo --sample=0.06 --validation=0.33 "
+        "--tokenizer=bbpe:1000 --out={corpus}"
+    )
     c.arms = dict(
         dynamic=dict(data=dict(masking="dynamic")),
         static=dict(data=dict(masking="static", dupe_factor=2)),

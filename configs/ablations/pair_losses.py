@@ -2,8 +2,9 @@
 
 The input has two segments in every arm, so that only the loss differs: what follows is
 always the continuation (`none`), half the time text from elsewhere (`nsp`), or half the
-time comes first (`sop`). The judge reads two segments in their order and asks for the
-masked tokens alone. A run this short has hardly begun to learn the pairs
+time comes first (`sop`). The judges ask for the masked tokens alone: of two segments in
+their order, as `none` reads them, and of pairs half of which are from elsewhere, as
+`nsp` does. A run this short has hardly begun to learn the pairs
 (`configs/bert_base.py:tiny` says how long that takes): it tells what they cost.
 
     python -m encoderjax.ablate --config=configs/ablations/pair_losses.py
@@ -29,12 +30,14 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
         ),
     )
     c.order = ("none", "nsp", "sop")
-    c.judges = dict(
-        mlm=dict(data=dict(second="next"), objectives=dict(nsp=None, sop=None))
-    )
+    c.judges = {
+        second: dict(data=dict(second=second), objectives=dict(nsp=None, sop=None))
+        for second in ("next", "random")
+    }
     c.metrics = (
-        "mlm/mlm_loss",
-        "mlm/mlm_accuracy",
+        "next/mlm_loss",
+        "random/mlm_loss",
+        "next/mlm_accuracy",
         "own/nsp_accuracy",
         "own/sop_accuracy",
     )
