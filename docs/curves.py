@@ -30,6 +30,8 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/curves"))
     parser.add_argument("--out", type=Path, default=FOLDER)
     flags = parser.parse_args()
+    if flags.seeds < 1:
+        parser.error(f"--seeds={flags.seeds} must be at least 1")
     for recipe in flags.recipes:
         name = config_name(recipe)
         workdirs = [flags.runs / name / str(seed) for seed in range(flags.seeds)]

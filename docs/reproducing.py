@@ -41,24 +41,31 @@ def filled(page: str, parts: dict[str, str]) -> str:
     return page
 
 
+def quarters(steps: Sequence[int]) -> list[int]:
+    """Returns the steps nearest to each quarter of a run, each once."""
+    goals = (steps[-1] * n / 4 for n in range(1, 5))
+    return sorted({min(steps, key=lambda step: abs(step - goal)) for goal in goals})
+
+
 def curves_table(curves: Sequence[Curve]) -> str:
     """Returns the held-out losses of recipes by share of the run."""
     lines = []
     for curve in curves:
         steps = sorted(curve.metrics)
         last = curve.metrics[steps[-1]]
-        quarters = [steps[round(n * (len(steps) - 1) / 3)] for n in range(4)]
-        losses = [str(curve.at(step)["loss"]) for step in quarters]
+        shown = quarters(steps)
+        losses = [str(curve.at(step)["loss"]) for step in shown]
+        losses += [""] * (4 - len(shown))
         others = [
             f"{name.replace('_', ' ')} {Measured.of(values)}"
             for name, values in last.items()
             if name.endswith("_accuracy")
         ]
         minutes = sum(curve.about["seconds"]) / len(curve.about["seconds"]) / 60
-        shown = ", ".join(map(str, quarters))
-        line = [f"`{curve.recipe}`", shown, *losses, "; ".join(others)]
+        at = ", ".join(f"{step:,}" for step in shown)
+        line = [f"`{curve.recipe}`", at, *losses, "; ".join(others)]
         lines.append([*line, f"{minutes:.1f}", str(curve.runs)])
-    header = ["recipe", "at steps", "loss", "", "", "at the end", "accuracy"]
+    header = ["recipe", "at steps", "loss", "", "", "", "accuracy at the end"]
     return rows([*header, "minutes", "seeds"], lines)
 
 
@@ -128,7 +135,10 @@ def race_part() -> str:
 def results_by_name(folder: Path) -> dict[str, Path]:
     """Returns the results of experiments by their names, under which they are kept."""
     found: dict[str, Path] = {}
-    for path in sorted(folder.glob(f"*/{ablation_results.RESULTS}")):
+    paths = sorted(folder.glob(f"*/{ablation_results.RESULTS}"))
+    if not paths:
+        raise UserError(f"--ablations={folder} has no results: nothing was finished")
+    for path in paths:
         name = read_json(path)["name"]
         if name in found:
             raise UserError(
@@ -142,6 +152,8 @@ def results_by_name(folder: Path) -> dict[str, Path]:
 
 def take(source: Path, target: Path) -> None:
     """Copies results beside the page."""
+    if not source.is_file():
+        raise UserError(f"{source} does not exist: nothing was finished there")
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, target)
 

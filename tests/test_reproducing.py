@@ -42,6 +42,26 @@ def test_curves_are_told_by_quarters(tmp_path):
     assert (tmp_path / "curves.png").stat().st_size > 5_000
 
 
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ([500, 1000, 1500], [500, 1000, 1500]),  # each once
+        ([60, 100, 200, 300, 400], [100, 200, 300, 400]),
+        ([150, 300, 450, 600, 750, 900, 1350, 1500], [300, 750, 900, 1500]),
+        ([7], [7]),
+    ],
+)
+def test_quarters_are_the_nearest_steps_there_are(steps, expected):
+    assert script.quarters(steps) == expected
+
+
+def test_results_that_are_not_there_are_told(tmp_path):
+    with pytest.raises(UserError, match="results.json does not exist"):
+        script.take(tmp_path / "results.json", tmp_path / "kept.json")
+    with pytest.raises(UserError, match="has no results"):
+        script.results_by_name(tmp_path)
+
+
 def test_an_experiment_has_its_title_table_and_picture(tmp_path, monkeypatch):
     monkeypatch.setattr(script, "MEASURED", tmp_path)
     monkeypatch.setattr(script, "PICTURES", tmp_path / "pictures")
