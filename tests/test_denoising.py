@@ -1,13 +1,12 @@
-"""Each kind of noise, trained alone: beyond what frequencies alone would reach."""
+"""Each kind of noise, trained alone: beyond what is told without reading."""
 
 import pytest
 
 from encoderjax.config import load_config
 from encoderjax.experiment import Experiment
 from encoderjax.train import run
-from tests.chance import chances
+from tests.chance import chances_of
 from tests.small_runs import metrics
-from tests.torch_losses import held_out_batch
 
 # kind: the objective, its fields, steps, the peak, and the part of chance that is left.
 # What was put in is told latest: it is drawn as often as the words that belong there.
@@ -53,7 +52,7 @@ def test_held_out_loss_falls_below_chance(kind, corpus, tmp_path):
     measured = metrics(tmp_path / "run", "validation")
     first, last = measured[0], measured[config.steps]
     (objective,) = config.objectives
-    batch = held_out_batch(Experiment.open(config, lambda text: None))
-    expected = chances(batch, objective.loss_weights)
+    experiment = Experiment.open(config, lambda text: None)
+    expected = chances_of(experiment, objective.loss_weights)
     for loss, chance in expected.items():
         assert last[loss] < left * chance < first[loss], loss

@@ -16,7 +16,7 @@ from encoderjax.export import run as export
 from encoderjax.interop.loading import load_model
 from encoderjax.preview import run as preview
 from encoderjax.train import run
-from tests.chance import chances
+from tests.chance import chances_of
 from tests.small_corpus import _TOPICS, documents
 from tests.small_runs import all_lines, metrics
 from tests.torch_losses import held_out_batch, torch_losses
@@ -175,8 +175,7 @@ def test_held_out_losses_fall_below_chance(name, tmp_path):
     first, last = measured[0], measured[config.steps]
     left = LEFT[name]
     assert left.keys() == {t for o in config.objectives for t in o.loss_weights}
-    batch = held_out_batch(Experiment.open(config, SILENT))
-    for loss, chance in chances(batch, left).items():
+    for loss, chance in chances_of(Experiment.open(config, SILENT), left).items():
         assert last[loss] < left[loss] * chance < first[loss], (loss, chance)
 
 

@@ -56,7 +56,7 @@ def test_quarters_are_the_nearest_steps_there_are(steps, expected):
 
 
 def test_results_that_are_not_there_are_told(tmp_path):
-    with pytest.raises(UserError, match="results.json does not exist"):
+    with pytest.raises(UserError, match=r"results.json does not exist"):
         script.take(tmp_path / "results.json", tmp_path / "kept.json")
     with pytest.raises(UserError, match="has no results"):
         script.results_by_name(tmp_path)
