@@ -17,7 +17,7 @@ from pathlib import Path
 
 from encoderjax import train
 from encoderjax.command import run_command
-from encoderjax.config import config_name, load_config
+from encoderjax.config_loading import config_name, load_config
 from encoderjax.expected import FOLDER, curve_from
 from encoderjax.interop.weights import write_json
 

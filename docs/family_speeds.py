@@ -36,7 +36,8 @@ import numpy as np
 
 from encoderjax import provenance
 from encoderjax.command import run_command
-from encoderjax.config import RunConfig, load_config
+from encoderjax.config import RunConfig
+from encoderjax.config_loading import load_config
 from encoderjax.interop.weights import read_json, write_json
 from encoderjax.models.heads import EncoderModel, init_params
 from encoderjax.outline import Outline

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from encoderjax.compiling import Builder, Compiled
-from encoderjax.config import load_config
+from encoderjax.config_loading import load_config
 from encoderjax.estimate import abstract_builder, by_formula
 from encoderjax.interop.weights import read_json
 from encoderjax.models.flops import encoder_flops

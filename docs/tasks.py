@@ -23,7 +23,7 @@ from typing import Any
 from encoderjax import finetune
 from encoderjax.ablation_results import rows
 from encoderjax.command import run_command
-from encoderjax.config import recipe_values
+from encoderjax.config_loading import recipe_values
 from encoderjax.finetuning import FinetuneConfig
 from encoderjax.interop.weights import read_json, write_json
 from encoderjax.provenance import machine, made_with, said

@@ -22,13 +22,8 @@ from encoderjax import finetune, train
 from encoderjax.ablation import OWN, PROBE, Ablation, Values
 from encoderjax.ablation_results import RESULTS, draw, table
 from encoderjax.command import Parser, run_command
-from encoderjax.config import (
-    ModelConfig,
-    RunConfig,
-    add_config_flag,
-    config_name,
-    overrides_of,
-)
+from encoderjax.config import ModelConfig, RunConfig
+from encoderjax.config_loading import add_config_flag, config_name, overrides_of
 from encoderjax.errors import UserError
 from encoderjax.evaluate import judged
 from encoderjax.experiment import Experiment, check_corpus, flat_fields

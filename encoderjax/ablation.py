@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from encoderjax.command import did_you_mean
-from encoderjax.config import RunConfig, config_name, recipe_values, typed
+from encoderjax.config import RunConfig, typed
+from encoderjax.config_loading import config_name, recipe_values
 from encoderjax.data.forms import FORMS
 from encoderjax.errors import UserError
 from encoderjax.fields import build

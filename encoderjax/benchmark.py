@@ -19,7 +19,8 @@ import jax
 
 from encoderjax import data_speed, hf_speed, step_speed, torch_work
 from encoderjax.command import Parser, run_command
-from encoderjax.config import RunConfig, add_config_flag, load_config, overrides_of
+from encoderjax.config import RunConfig
+from encoderjax.config_loading import add_config_flag, load_config, overrides_of
 from encoderjax.errors import UserError
 from encoderjax.experiment import Experiment
 from encoderjax.fields import Override

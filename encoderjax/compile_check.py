@@ -17,7 +17,8 @@ import jax
 
 from encoderjax.command import Parser, run_command
 from encoderjax.compiling import Builder, Compiled
-from encoderjax.config import RunConfig, add_config_flag, parse_with_config
+from encoderjax.config import RunConfig
+from encoderjax.config_loading import add_config_flag, parse_with_config
 from encoderjax.errors import UserError
 from encoderjax.estimate import by_formula
 from encoderjax.outline import outline_stages

@@ -20,7 +20,7 @@ import optax
 from jax.sharding import Mesh
 
 from encoderjax.command import Parser, run_command
-from encoderjax.config import add_config_flag, config_name, parse_with_recipe
+from encoderjax.config_loading import add_config_flag, config_name, parse_with_recipe
 from encoderjax.errors import UserError
 from encoderjax.finetuning import FinetuneConfig
 from encoderjax.loop import Loop, Program

@@ -16,7 +16,7 @@ from typing import Any, TextIO, get_args
 import jax
 
 from encoderjax.command import Parser, run_command
-from encoderjax.config import overrides_of
+from encoderjax.config_loading import overrides_of
 from encoderjax.data.decompression import bare_suffix
 from encoderjax.errors import UserError
 from encoderjax.interop.sentence_loading import holds_sentence

@@ -185,7 +185,7 @@ def cut_rows(config: str, out: str, overrides: Sequence[str] = ()) -> None:
       overrides: of the recipe, such as --config.data.length=512.
     """
     # Only here: the rest of this command does without jax.
-    from encoderjax.config import load_config, overrides_of
+    from encoderjax.config_loading import load_config, overrides_of
     from encoderjax.phases import open_stages
 
     changes = {**overrides_of(_parser(), overrides), "data.corpus": out}

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from encoderjax.command import Parser, run_command
-from encoderjax.config import RunConfig, add_config_flag, parse_with_config
+from encoderjax.config import RunConfig
+from encoderjax.config_loading import add_config_flag, parse_with_config
 from encoderjax.data.forms import FORMS
 from encoderjax.data.pipeline import Batch, DataConfig
 from encoderjax.data.records import LABEL_NAMES

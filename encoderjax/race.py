@@ -22,7 +22,8 @@ import numpy as np
 
 from encoderjax import torch_work
 from encoderjax.command import Parser, run_command
-from encoderjax.config import RunConfig, add_config_flag, config_name, parse_with_config
+from encoderjax.config import RunConfig
+from encoderjax.config_loading import add_config_flag, config_name, parse_with_config
 from encoderjax.data.pipeline import Batch, BatchSource
 from encoderjax.data.rows import RowIndex
 from encoderjax.errors import UserError

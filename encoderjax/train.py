@@ -21,13 +21,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from encoderjax.command import Parser, run_command
-from encoderjax.config import (
-    ModelConfig,
-    RunConfig,
-    add_config_flag,
-    config_name,
-    parse_with_config,
-)
+from encoderjax.config import ModelConfig, RunConfig
+from encoderjax.config_loading import add_config_flag, config_name, parse_with_config
 from encoderjax.data.tokenizers import Tokenizer
 from encoderjax.demonstration import demonstration, next_commands
 from encoderjax.errors import UserError

@@ -7,7 +7,9 @@ import sys
 import time
 from pathlib import Path
 
-from encoderjax.config import Override, RunConfig, load_config
+from encoderjax.config import RunConfig
+from encoderjax.config_loading import load_config
+from encoderjax.fields import Override
 
 RECIPE = "configs/bert_tiny.py"
 

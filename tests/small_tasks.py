@@ -8,7 +8,8 @@ import numpy as np
 import torch
 import transformers
 
-from encoderjax.config import Override, recipe_values
+from encoderjax.config_loading import recipe_values
+from encoderjax.fields import Override
 from encoderjax.finetuning import FinetuneConfig
 from tests.small_corpus import _TOPICS, _VERBS
 

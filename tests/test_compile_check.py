@@ -11,7 +11,7 @@ import pytest
 
 from encoderjax import compile_check
 from encoderjax.compiling import Builder
-from encoderjax.config import load_config
+from encoderjax.config_loading import load_config
 from encoderjax.errors import UserError
 from encoderjax.outline import outline_stages
 from encoderjax.pod import Pod

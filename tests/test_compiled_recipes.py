@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from encoderjax.config import load_config
+from encoderjax.config_loading import load_config
 from encoderjax.outline import outline_stages
 from encoderjax.phases import phases_of
 

@@ -3,8 +3,8 @@ import dataclasses
 import pytest
 
 from encoderjax.command import Parser
-from encoderjax.config import (
-    RunConfig,
+from encoderjax.config import RunConfig
+from encoderjax.config_loading import (
     add_config_flag,
     config_name,
     load_config,

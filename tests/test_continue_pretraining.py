@@ -18,7 +18,7 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
-from encoderjax.config import load_config
+from encoderjax.config_loading import load_config
 from encoderjax.data.preparation import prepare_corpus
 from encoderjax.data.tokenizers import load_tokenizer, make_tokenizer
 from encoderjax.errors import UserError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from encoderjax.config import load_config
+from encoderjax.config_loading import load_config
 from encoderjax.experiment import Experiment
 from encoderjax.train import run
 from tests.chance import chances_of

@@ -13,7 +13,8 @@ import scipy.special
 import scipy.stats
 
 from encoderjax import expected
-from encoderjax.config import RunConfig, load_config
+from encoderjax.config import RunConfig
+from encoderjax.config_loading import load_config
 from encoderjax.errors import UserError
 from encoderjax.expected import (
     STUDENTS_T,

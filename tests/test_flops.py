@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from encoderjax.config import load_config
+from encoderjax.config_loading import load_config
 from encoderjax.outline import outline_stages
 
 WIDE = {"width": 128, "num_heads": 2, "mlp_width": 512, "num_layers": 2}

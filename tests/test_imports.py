@@ -19,8 +19,8 @@ LAYERS = (
     "data",
     "models",
 )
-LAYERS += ("objectives", "training", "interop", "tasks", "config", "fitting")
-LAYERS += ("opened_lists", "languages", "experiment", "phases")
+LAYERS += ("objectives", "training", "interop", "tasks", "config", "config_loading")
+LAYERS += ("fitting", "opened_lists", "languages", "experiment", "phases")
 
 
 def imports(path):

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from encoderjax.config import Override, load_config
+from encoderjax.config_loading import load_config
+from encoderjax.fields import Override
 
 LAUNCH = Path("launch").absolute()
 SCRIPTS = ("tpu_pod.sh", "local_processes.sh", "slurm.sbatch")

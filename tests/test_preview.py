@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from encoderjax.config import load_config
+from encoderjax.config_loading import load_config
 from encoderjax.data.preparation import prepare_corpus
 from encoderjax.preview import main, run
 from tests.small_corpus import prepare_small_corpus

@@ -2,7 +2,7 @@
 
 import pytest
 
-from encoderjax.config import load_config
+from encoderjax.config_loading import load_config
 from encoderjax.phases import phases_of
 
 SPARED = ("norm", "bias")

@@ -12,7 +12,7 @@ import pytest
 import torch
 import transformers
 
-from encoderjax.config import load_config
+from encoderjax.config_loading import load_config
 from encoderjax.errors import UserError
 from encoderjax.evaluate import run as evaluate
 from encoderjax.experiment import Experiment, flat_fields, open_corpus

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from encoderjax.config import load_config
+from encoderjax.config_loading import load_config
 from encoderjax.data.preparation import prepare_corpus
 from encoderjax.errors import UserError
 from encoderjax.evaluate import run as evaluate

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from encoderjax.config import recipe_values
+from encoderjax.config_loading import recipe_values
 from encoderjax.finetuning import FinetuneConfig
 from encoderjax.recipes import load_recipe
 

@@ -276,7 +276,7 @@ def test_epochs_of_tiny_members_are_not_shuffled_one_by_one(group):
 
 
 def test_rows_that_go_on_from_step_to_step_are_not_mixed(group):
-    from encoderjax.config import load_config
+    from encoderjax.config_loading import load_config
 
     sizes = {"data.length": 32, "data.batch_size": 4, "data.reuse_length": 16}
     sizes |= {"model.reuse_length": 16, "objectives.plm.permute_within": 16}

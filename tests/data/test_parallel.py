@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from encoderjax.config import load_config
+from encoderjax.config_loading import load_config
 from encoderjax.data.corpus import Corpus
 from encoderjax.data.preparation import prepare_corpus
 from encoderjax.errors import UserError

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from encoderjax.config import RunConfig, load_config
+from encoderjax.config import RunConfig
+from encoderjax.config_loading import load_config
 from encoderjax.objectives.spans import SpanLengths
 from encoderjax.preview import run
 from tests.objectives.masking_cases import chi_square_fits, within

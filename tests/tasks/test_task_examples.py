@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sklearn.metrics
 
-from encoderjax.config import recipe_values
+from encoderjax.config_loading import recipe_values
 from encoderjax.errors import UserError
 from encoderjax.finetuning import FinetuneConfig
 from encoderjax.interop.task_description import TaskDescription
