@@ -20,24 +20,11 @@ import numpy as np
 from encoderjax.config import ModelConfig, RunConfig
 from encoderjax.data import storage
 from encoderjax.data.buckets import BucketedSource
-from encoderjax.data.corpora import (
-    Corpora,
-    Opening,
-    absolute,
-    from_anywhere,
-    open_corpora,
-    weighted_folders,
-)
+from encoderjax.data.corpora import Corpora, absolute, from_anywhere
 from encoderjax.data.corpus import Corpus
-from encoderjax.data.forms import FORMS
 from encoderjax.data.mixture import Pattern, mixed_index
-from encoderjax.data.pipeline import (
-    BatchSource,
-    DataConfig,
-    Index,
-    Lexicon,
-    rows_for_tokens,
-)
+from encoderjax.data.opening import open_corpus
+from encoderjax.data.pipeline import BatchSource, Index, Lexicon, rows_for_tokens
 from encoderjax.data.rows import EpochOrder, NoRowsError, Order, open_row_index
 from encoderjax.errors import UserError
 from encoderjax.fitting import fitted_encoder
@@ -488,31 +475,6 @@ def split_name(split: str, member: str) -> str:
 def _listed(names: Sequence[str], most: int = 8) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
-
-
-def open_corpus(
-    data: DataConfig, report: Callable[[str], None], field: str = "data.corpus"
-) -> Corpora:
-    """Opens what `field` names; the demo corpus is prepared on first use."""
-    return open_corpora(str(data.corpus), _opening(data, report, field))
-
-
-def check_corpus(data: DataConfig) -> None:
-    """Refuses a corpus that is not there, before anything is read."""
-    opening = _opening(data, print, "data.corpus")
-    for folder in weighted_folders(data.corpus) or [data.corpus]:
-        opening.check(folder)
-
-
-def _opening(data: DataConfig, report: Callable[[str], None], field: str) -> Opening:
-    return Opening(
-        field,
-        data.source,
-        data.tokenizer,
-        data.alpha,
-        report,
-        translated=FORMS[data.form].parallel,
-    )
 
 
 def compute_dtype(precision: str, platform: str | None = None) -> Any:

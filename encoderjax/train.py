@@ -23,11 +23,12 @@ from jax.sharding import Mesh
 from encoderjax.command import Parser, run_command
 from encoderjax.config import ModelConfig, RunConfig
 from encoderjax.config_loading import add_config_flag, config_name, parse_with_config
+from encoderjax.data.opening import check_corpus
 from encoderjax.data.tokenizers import Tokenizer
 from encoderjax.demonstration import demonstration, next_commands
 from encoderjax.errors import UserError
 from encoderjax.expected import curve_of
-from encoderjax.experiment import Experiment, check_corpus, model_of, open_start
+from encoderjax.experiment import Experiment, model_of, open_start
 from encoderjax.held_out import HeldOut
 from encoderjax.interop.start import Start
 from encoderjax.interop.weights import read_json

@@ -13,9 +13,10 @@ import torch
 import transformers
 
 from encoderjax.config_loading import load_config
+from encoderjax.data.opening import open_corpus
 from encoderjax.errors import UserError
 from encoderjax.evaluate import run as evaluate
-from encoderjax.experiment import Experiment, flat_fields, open_corpus
+from encoderjax.experiment import Experiment, flat_fields
 from encoderjax.export import run as export
 from encoderjax.fill_mask import fill_masks
 from encoderjax.interop.loading import load, load_model

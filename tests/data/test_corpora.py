@@ -7,14 +7,9 @@ import numpy as np
 import pytest
 
 from encoderjax.config import EvalConfig
-from encoderjax.data.corpora import (
-    Opening,
-    from_anywhere,
-    open_corpora,
-    spelled,
-    weighted_folders,
-)
+from encoderjax.data.corpora import from_anywhere, spelled, weighted_folders
 from encoderjax.data.corpus import Corpus
+from encoderjax.data.opening import Opening, open_corpora
 from encoderjax.data.pipeline import DataConfig
 from encoderjax.data.shares import alpha_shares
 from encoderjax.errors import UserError

@@ -15,11 +15,11 @@ import pytest
 from encoderjax.data import storage
 from encoderjax.data.corpus import Corpus
 from encoderjax.data.local_copies import local_copy
+from encoderjax.data.opening import open_corpus
 from encoderjax.data.pipeline import DataConfig
 from encoderjax.data.preparation import prepare, prepare_corpus
 from encoderjax.data.sources import Reading, Trouble, read_source
 from encoderjax.errors import UserError
-from encoderjax.experiment import open_corpus
 
 
 @pytest.fixture
