@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from encoderjax.config import ModelConfig, RunConfig
@@ -32,7 +31,7 @@ from encoderjax.interop.loading import load_model
 from encoderjax.interop.start import Start
 from encoderjax.interop.vocabulary import check_readable
 from encoderjax.languages import check_translations, numbered_languages
-from encoderjax.models.compute import PLAIN
+from encoderjax.models.compute import PLAIN, compute_dtype
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.heads import EncoderModel, Generator
 from encoderjax.objectives import Objective, generator_of, head_names
@@ -475,14 +474,6 @@ def split_name(split: str, member: str) -> str:
 def _listed(names: Sequence[str], most: int = 8) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
-
-
-def compute_dtype(precision: str, platform: str | None = None) -> Any:
-    """Returns the dtype of the arithmetic on devices of a platform, or of this one."""
-    if precision == "auto":
-        on_cpu = (platform or jax.default_backend()) == "cpu"
-        precision = "float32" if on_cpu else "bfloat16"
-    return jnp.dtype(precision)
 
 
 def open_start(config: RunConfig) -> Start | None:

@@ -12,10 +12,10 @@ from typing import Any
 
 from encoderjax.data.tokenizers import Tokenizer
 from encoderjax.errors import UserError
-from encoderjax.experiment import compute_dtype, flat_fields
+from encoderjax.experiment import flat_fields
 from encoderjax.finetuning import FinetuneConfig
 from encoderjax.interop.task_start import TaskStart
-from encoderjax.models.compute import PLAIN
+from encoderjax.models.compute import PLAIN, compute_dtype
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.flops import TRAINING, encoder_flops
 from encoderjax.tasks.batches import Items, TaskSource

@@ -8,6 +8,7 @@ import dataclasses
 import typing
 from typing import Any, Literal
 
+import jax
 import jax.numpy as jnp
 
 from encoderjax.errors import UserError
@@ -107,3 +108,11 @@ class Compute:
 
 
 PLAIN = Compute(attention="xla")
+
+
+def compute_dtype(precision: str, platform: str | None = None) -> Any:
+    """Returns the dtype of the arithmetic on devices of a platform, or of this one."""
+    if precision == "auto":
+        on_cpu = (platform or jax.default_backend()) == "cpu"
+        precision = "float32" if on_cpu else "bfloat16"
+    return jnp.dtype(precision)
