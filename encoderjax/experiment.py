@@ -28,7 +28,6 @@ from encoderjax.data.rows import EpochOrder, NoRowsError, Order, open_row_index
 from encoderjax.errors import UserError
 from encoderjax.fitting import fitted_encoder
 from encoderjax.interop.loading import load_model
-from encoderjax.interop.start import Start
 from encoderjax.interop.vocabulary import check_readable
 from encoderjax.languages import check_translations, numbered_languages
 from encoderjax.models.compute import PLAIN, compute_dtype
@@ -39,6 +38,7 @@ from encoderjax.objectives.distillation import Distillation
 from encoderjax.objectives.objective import resolved_for
 from encoderjax.objectives.pretrainer import Pretrainer
 from encoderjax.opened_lists import OpenedLists
+from encoderjax.origin import model_of, open_start
 
 PyTree = Any
 
@@ -474,21 +474,6 @@ def split_name(split: str, member: str) -> str:
 def _listed(names: Sequence[str], most: int = 8) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
-
-
-def open_start(config: RunConfig) -> Start | None:
-    """Loads the folder `init_from`; None where a run begins with new parameters."""
-    if config.init_from is None:
-        return None
-    heads = head_names(config.objectives)
-    return Start.open(
-        config.init_from, heads, config.init_vocabulary, config.init_layers
-    )
-
-
-def model_of(start: Start | None) -> ModelConfig | None:
-    """Returns the model that a run starts from."""
-    return start and ModelConfig.whole(start.loaded.family, start.config)
 
 
 def _from_anywhere(changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,13 +29,14 @@ from encoderjax.data.tokenizers import (
     load_tokenizer,
 )
 from encoderjax.errors import UserError
-from encoderjax.experiment import Experiment, model_of, open_start
+from encoderjax.experiment import Experiment
 from encoderjax.fitting import sized_encoder
 from encoderjax.interop.loading import load_model
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.families import preset
 from encoderjax.models.heads import EncoderModel, init_params
 from encoderjax.objectives.distillation import Distillation
+from encoderjax.origin import model_of, open_start
 from encoderjax.phases import Stage, phases_of
 
 PyTree = Any

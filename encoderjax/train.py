@@ -21,18 +21,18 @@ import numpy as np
 from jax.sharding import Mesh
 
 from encoderjax.command import Parser, run_command
-from encoderjax.config import ModelConfig, RunConfig
+from encoderjax.config import RunConfig
 from encoderjax.config_loading import add_config_flag, config_name, parse_with_config
 from encoderjax.data.opening import check_corpus
 from encoderjax.data.tokenizers import Tokenizer
 from encoderjax.demonstration import demonstration, next_commands
 from encoderjax.errors import UserError
 from encoderjax.expected import curve_of
-from encoderjax.experiment import Experiment, model_of, open_start
+from encoderjax.experiment import Experiment
 from encoderjax.held_out import HeldOut
 from encoderjax.interop.start import Start
-from encoderjax.interop.weights import read_json
 from encoderjax.loop import Loop, Program
+from encoderjax.origin import origin_of
 from encoderjax.phases import (
     Stage,
     identity_at,
@@ -41,7 +41,7 @@ from encoderjax.phases import (
     phases_of,
     whole_run,
 )
-from encoderjax.training.checkpoint import Checkpoints, saved_steps
+from encoderjax.training.checkpoint import Checkpoints
 from encoderjax.training.mesh import batch_shards, make_mesh, platform_of
 from encoderjax.training.metrics import MetricsWriter, Progress
 from encoderjax.training.optimizer import make_optimizer
@@ -69,7 +69,7 @@ def run(config: RunConfig, workdir: Path) -> dict[str, float] | None:
     for phase in phases:
         if phase.config.data.batch_size is not None:
             check_batch(phase.config, mesh, phase.config.data.batch_size)
-    origin, start = _origin(config, workdir)
+    origin, start = origin_of(config, workdir)
     with in_turns():
         stages = open_stages(config, report, origin)
     experiment = whole_run(config, stages)
@@ -223,22 +223,6 @@ def check_batch(config: RunConfig, mesh: Mesh, batch_size: int) -> None:
         f"optimizer.microbatches; the nearest that is: data.batch_size={near}; or set "
         "data.fill_batch=True, for rows that count for nothing beside these"
     )
-
-
-def _origin(
-    config: RunConfig, workdir: Path
-) -> tuple[ModelConfig | None, Start | None]:
-    """Returns the model that a run goes on with, and the folder it starts from.
-
-    A workdir with a checkpoint stands alone: that folder may have vanished since.
-    """
-    described = workdir / "config.json"
-    if not (saved_steps(workdir) and described.is_file()):
-        start = open_start(config)
-        return model_of(start), start
-    if config.init_from is None and config.model.family is not None:
-        return None, None
-    return RunConfig.from_description(read_json(described)).model, None
 
 
 def _initial_params(

@@ -20,7 +20,7 @@ LAYERS = (
     "models",
 )
 LAYERS += ("objectives", "training", "interop", "tasks", "config", "config_loading")
-LAYERS += ("fitting", "opened_lists", "languages", "experiment", "phases")
+LAYERS += ("fitting", "origin", "opened_lists", "languages", "experiment", "phases")
 
 
 def imports(path):
