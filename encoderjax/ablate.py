@@ -27,7 +27,8 @@ from encoderjax.config_loading import add_config_flag, config_name, overrides_of
 from encoderjax.data.opening import check_corpus
 from encoderjax.errors import UserError
 from encoderjax.evaluate import judged
-from encoderjax.experiment import Experiment, flat_fields
+from encoderjax.experiment import Experiment
+from encoderjax.identity import flat_fields
 from encoderjax.interop.loading import load_model
 from encoderjax.interop.weights import read_json, write_json
 from encoderjax.provenance import kinds_of, made_here, seconds_of

@@ -6,7 +6,6 @@ size from the tokenizer, the batch counted in rows.
 """
 
 import dataclasses
-import fnmatch
 import functools
 import hashlib
 import itertools
@@ -48,40 +47,6 @@ EVAL_SEED = 20_181_011
 # The name of held-out metrics; with a slash and a name, those of one member of a
 # mixture, or of another corpus.
 VALIDATION = "validation"
-
-# What the identity calls the parameters of the model that is learned from: its folder
-# may move, or be trained further.
-TEACHER = "objectives.distillation.teacher.sha256"
-
-# What may change between the runs of one workdir; every other field must not, or the
-# curve would not go on. The corpus may move: its fingerprint tells whether it is the
-# same.
-CHANGEABLE = (
-    "steps",
-    "init_from",
-    "init_vocabulary",
-    "init_layers",
-    "precision",
-    "log_every",
-    "mesh",
-    "compute",
-    "checkpoint",
-    "eval",
-    "optimizer.microbatches",
-    "objectives.distillation.teacher",
-    "objectives.mlm.phrases",  # compared as what they hold: OpenedLists.identity
-    "objectives.mlm.replace.similar_words",
-    "phases.*.objectives.mlm.phrases",
-    "phases.*.objectives.mlm.replace.similar_words",
-    "data.corpus",  # compared as what it holds: Corpora.identity
-    "phases.*.data.corpus",
-    "data.source",
-    "data.tokenizer",
-    "data.cache_dir",
-    "data.batch_size",  # compared as resolved: data.rows_per_step
-    "data.batch_tokens",
-    "data.fill_batch",
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -396,14 +361,6 @@ class Experiment:
             static_epochs=static,
         )
 
-    def row_identity(self) -> dict[str, Any]:
-        """Returns what the rows of a corpus and their order depend on beside it."""
-        data = self.config.data
-        return {
-            "buckets": data.bucket_lengths,
-            **dataclasses.asdict(data.row_settings(self.config.seed)),
-        }
-
     def described(self) -> dict[str, Any]:
         """Returns the config with everything settled: the workdir's config.json."""
         described = self.config.to_dict()
@@ -435,29 +392,8 @@ class Experiment:
             described["generator"] = dataclasses.asdict(self.generator)
         return described
 
-    def identity(self) -> dict[str, Any]:
-        """Returns what a checkpoint must agree with, by name of the field."""
-        described = self.described()
-        fields = flat_fields({key: described[key] for key in self.config.to_dict()})
-        identity = {
-            **{key: value for key, value in fields.items() if not _changeable(key)},
-            "tokenizer.sha256": self.corpus.tokenizer.sha256,
-            "data.rows_per_step": self.batch_size,
-        }
-        return identity | self.content_identity()
-
-    def content_identity(self) -> dict[str, Any]:
-        """Returns what a checkpoint must agree with of the texts and lists it read."""
-        identity = self.corpus.identity() | self.word_lists.identity()
-        if self.teacher is not None:
-            identity[TEACHER] = self._teacher_sha256
-        if self.encoder.languages:
-            languages = [list(m.corpus.languages) for m in self.corpus.members]
-            identity["corpus.languages"] = languages
-        return identity
-
     @functools.cached_property
-    def _teacher_sha256(self) -> str:
+    def teacher_sha256(self) -> str:
         """A hash of the parameters that are learned from, in the order of names."""
         assert self.teacher is not None
         digest = hashlib.sha256()
@@ -482,20 +418,3 @@ def _from_anywhere(changes: Mapping[str, Any]) -> dict[str, Any]:
     if "corpus" not in data:
         return dict(changes)
     return {**changes, "data": data | {"corpus": from_anywhere(data["corpus"])}}
-
-
-def flat_fields(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns {a.b: value} of nested dicts."""
-    flat = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            flat |= flat_fields(value, f"{prefix}{key}.")
-        else:
-            # As JSON would give it back.
-            flat[prefix + key] = list(value) if isinstance(value, tuple) else value
-    return flat
-
-
-def _changeable(key: str) -> bool:
-    patterns = (pattern for name in CHANGEABLE for pattern in (name, f"{name}.*"))
-    return any(fnmatch.fnmatchcase(key, pattern) for pattern in patterns)

@@ -29,6 +29,7 @@ from encoderjax.data.corpora import Corpora
 from encoderjax.data.pipeline import BatchSource, Used
 from encoderjax.errors import UserError
 from encoderjax.experiment import VALIDATION, Bucket, Experiment
+from encoderjax.identity import content_identity, row_identity, run_identity
 from encoderjax.interop.huggingface import leaf_shapes
 from encoderjax.models.flops import TRAINING, encoder_flops
 from encoderjax.objectives.distillation import Distillation
@@ -235,10 +236,10 @@ def identity_at(step: int, run: Experiment, stages: Sequence[Stage]) -> dict[str
 
     Of the corpora of phases only those that were begun: a run may be cut short.
     """
-    identity = run.identity()
+    identity = run_identity(run)
     for stage in stages[1:]:
         if stage.phase.first < step:
-            identity |= _of_phase(stage, stage.experiment.content_identity())
+            identity |= _of_phase(stage, content_identity(stage.experiment))
     return identity
 
 
@@ -264,7 +265,7 @@ def _used_rows(stages: list[Stage], experiment: Experiment) -> Used:
     if not stages:
         return {}
     before = stages[-1]
-    if before.experiment.row_identity() != experiment.row_identity():
+    if row_identity(before.experiment) != row_identity(experiment):
         return {}
     old, new = (_numbered(e.corpus) for e in (before.experiment, experiment))
     now = {old[key]: new[key] for key in old.keys() & new.keys()}

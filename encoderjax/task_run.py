@@ -12,8 +12,8 @@ from typing import Any
 
 from encoderjax.data.tokenizers import Tokenizer
 from encoderjax.errors import UserError
-from encoderjax.experiment import flat_fields
 from encoderjax.finetuning import FinetuneConfig
+from encoderjax.identity import flat_fields
 from encoderjax.interop.task_start import TaskStart
 from encoderjax.models.compute import PLAIN, compute_dtype
 from encoderjax.models.config import EncoderConfig

@@ -24,8 +24,8 @@ from encoderjax.expected import (
     curve_of,
     identity_of,
 )
-from encoderjax.experiment import _changeable, flat_fields
 from encoderjax.fitting import sized_encoder
+from encoderjax.identity import flat_fields, is_changeable
 from encoderjax.interop.weights import write_json
 from encoderjax.opened_lists import OpenedLists
 from encoderjax.phases import open_stages, phases_of, whole_run
@@ -255,7 +255,7 @@ def told_by(config: RunConfig, identity: Mapping[str, Any]) -> dict[str, Any]:
     model = {"family": config.model.family, **dataclasses.asdict(encoder)}
     groups = ("data", "objectives", "optimizer", "phases")
     values = {name: config.to_dict()[name] for name in groups} | {"model": model}
-    told = {n: v for n, v in flat_fields(values).items() if not _changeable(n)}
+    told = {n: v for n, v in flat_fields(values).items() if not is_changeable(n)}
     told |= OpenedLists.of(config.objectives, SILENT).identity()
     told |= {
         "data.rows_per_step": config.data.batch_size or identity["data.rows_per_step"],

@@ -20,7 +20,8 @@ LAYERS = (
     "models",
 )
 LAYERS += ("objectives", "training", "interop", "tasks", "config", "config_loading")
-LAYERS += ("fitting", "origin", "opened_lists", "languages", "experiment", "phases")
+LAYERS += ("fitting", "origin", "opened_lists", "languages", "experiment", "identity")
+LAYERS += ("phases",)
 
 
 def imports(path):

@@ -14,6 +14,7 @@ from encoderjax.evaluate import _in_small_batches, members_line
 from encoderjax.evaluate import main as evaluate_main
 from encoderjax.evaluate import run as evaluate
 from encoderjax.experiment import Experiment
+from encoderjax.identity import run_identity
 from encoderjax.phases import identity_at, open_stages, whole_run
 from encoderjax.preview import main as preview_main
 from encoderjax.preview import run as preview
@@ -156,7 +157,7 @@ def test_a_mixed_workdir_can_be_used_from_another_folder(weighted, group):
         small_config(f"{group / 'de'}:7,{group / 'en'}:3", **WEIGHTED), SILENT
     )
     identity = RunConfig.from_description(described)
-    assert same.identity() == Experiment.open(identity, SILENT).identity()
+    assert run_identity(same) == run_identity(Experiment.open(identity, SILENT))
 
 
 def identity(setting, step=2, **changes):

@@ -16,9 +16,10 @@ from encoderjax.config_loading import load_config
 from encoderjax.data.opening import open_corpus
 from encoderjax.errors import UserError
 from encoderjax.evaluate import run as evaluate
-from encoderjax.experiment import Experiment, flat_fields
+from encoderjax.experiment import Experiment
 from encoderjax.export import run as export
 from encoderjax.fill_mask import fill_masks
+from encoderjax.identity import flat_fields
 from encoderjax.interop.loading import load, load_model
 from encoderjax.models.dropout import DropoutKey
 from encoderjax.phases import phases_of

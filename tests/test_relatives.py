@@ -13,6 +13,7 @@ from encoderjax.errors import UserError
 from encoderjax.evaluate import run as evaluate
 from encoderjax.experiment import Experiment
 from encoderjax.export import run as export
+from encoderjax.identity import run_identity
 from encoderjax.interop.loading import load_model
 from encoderjax.preview import run as preview
 from encoderjax.train import run
@@ -242,7 +243,7 @@ def test_a_models_table_tells_neighbours(corpus, trained, tmp_path):
     cosines = rows[similar.words.ids_T] @ rows[word]
     best = np.sort(cosines)[::-1][1 : count + 1]  # without the word itself
     assert np.allclose(rows[nearest] @ rows[word], best, atol=1e-6)
-    (sha256,) = [v for k, v in experiment.identity().items() if "similar_words" in k]
+    (sha256,) = [v for k, v in run_identity(experiment).items() if "similar_words" in k]
     assert len(sha256) == 64
     stats = preview(config, rows=0, batches=4, report=SILENT)["stats"]
     assert 0.3 < stats["similar_share"] < 0.85
