@@ -15,9 +15,10 @@ from typing import Any
 
 from encoderjax.config import RunConfig
 from encoderjax.errors import UserError
-from encoderjax.experiment import VALIDATION, Experiment
+from encoderjax.experiment import Experiment
 from encoderjax.identity import TEACHER
 from encoderjax.interop.weights import read_json
+from encoderjax.measured_splits import VALIDATION
 from encoderjax.phases import Stage, identity_at, open_stages, whole_run
 from encoderjax.provenance import made_here, seconds_of
 from encoderjax.spread import Measured

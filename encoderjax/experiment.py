@@ -44,10 +44,6 @@ PyTree = Any
 # Held-out rows and masks are the same for every run, whatever its seed.
 EVAL_SEED = 20_181_011
 
-# The name of held-out metrics; with a slash and a name, those of one member of a
-# mixture, or of another corpus.
-VALIDATION = "validation"
-
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
@@ -250,51 +246,9 @@ class Experiment:
 
         Those of a corpus that is not mixed have the name ''. Their order is fixed.
         """
-        return self._held_out(self.corpus)
+        return self.held_out(self.corpus)
 
-    def held_out_sources(self) -> dict[str, dict[str, BatchSource]]:
-        """Returns all held-out rows that are measured, by the split's name in metrics.
-
-        `validation` is the run's own, where it has any; `validation/<name>` are those
-        of `eval.corpora`; both in parts, by the names of members. They are read as they
-        were written: with a vocabulary that was extended since, an old corpus gives the
-        rows and masks that the old model is measured with.
-        """
-        own = self.validation_sources()
-        sources = {VALIDATION: own} if own else {}
-        taken = {split_name(VALIDATION, member) for member in ("", *own)}
-        for name, folder in self.config.eval.corpora.items():
-            field, split = f"eval.corpora.{name}", f"{VALIDATION}/{name}"
-            parts = self._other_sources(field, folder)
-            names = {split_name(split, member) for member in ("", *parts)}
-            if not taken.isdisjoint(names):
-                raise UserError(
-                    f"{field} has the name of a member of data.corpus or of another "
-                    f"of eval.corpora: {min(taken & names)} would be both; choose "
-                    "another name"
-                )
-            taken |= names
-            sources[split] = parts
-        return sources
-
-    def _other_sources(self, field: str, folder: str) -> dict[str, BatchSource]:
-        data = dataclasses.replace(self.config.data, corpus=folder, alpha=None)
-        corpus = open_corpus(data, self.report, field)
-        check_readable(
-            self.corpus.tokenizer,
-            corpus.tokenizer,
-            where=f"{field}={folder}",
-            remedy=f"prepare it with --tokenizer={self.corpus.tokenizer_folder}",
-        )
-        sources = self._held_out(corpus)
-        if not sources:
-            raise UserError(
-                f"{field}={folder} has no held-out documents; prepare it with "
-                "--validation above 0"
-            )
-        return sources
-
-    def _held_out(self, corpora: Corpora) -> dict[str, BatchSource]:
+    def held_out(self, corpora: Corpora) -> dict[str, BatchSource]:
         """Returns held-out rows, which do not depend on what is trained on beside."""
         sources: dict[str, BatchSource] = {}
         empty: list[str] = []
@@ -400,11 +354,6 @@ class Experiment:
         for leaf in jax.tree.leaves(self.teacher[1]):
             digest.update(np.asarray(leaf).tobytes())
         return digest.hexdigest()
-
-
-def split_name(split: str, member: str) -> str:
-    """Returns the name in metrics of a member's part of a split; '' is the whole."""
-    return f"{split}/{member}" if member else split
 
 
 def _listed(names: Sequence[str], most: int = 8) -> str:

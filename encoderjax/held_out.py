@@ -14,8 +14,9 @@ from encoderjax.evaluate import (
     members_line,
 )
 from encoderjax.expected import Curve
-from encoderjax.experiment import VALIDATION, Experiment, split_name
+from encoderjax.experiment import Experiment
 from encoderjax.loop import Program
+from encoderjax.measured_splits import VALIDATION, split_name
 from encoderjax.phases import Stage, identity_at, stage_at
 from encoderjax.training.metrics import MetricsWriter, Progress
 from encoderjax.training.step import TrainState

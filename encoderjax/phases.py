@@ -28,9 +28,10 @@ from encoderjax.data.buckets import BucketedSource
 from encoderjax.data.corpora import Corpora
 from encoderjax.data.pipeline import BatchSource, Used
 from encoderjax.errors import UserError
-from encoderjax.experiment import VALIDATION, Bucket, Experiment
+from encoderjax.experiment import Bucket, Experiment
 from encoderjax.identity import content_identity, row_identity, run_identity
 from encoderjax.interop.huggingface import leaf_shapes
+from encoderjax.measured_splits import VALIDATION, held_out_sources
 from encoderjax.models.flops import TRAINING, encoder_flops
 from encoderjax.objectives.distillation import Distillation
 from encoderjax.training.optimizer import check_found, group_settings
@@ -209,7 +210,7 @@ def open_stages(
             _check_follows(stages[0].experiment, experiment, phase)
         if phase.config.optimizer.decay_exclude != config.optimizer.decay_exclude:
             _check_excluded(experiment, phase)
-        held_out = experiment.held_out_sources()
+        held_out = held_out_sources(experiment)
         stages.append(Stage(phase, experiment, source, held_out))
     if not any(VALIDATION in stage.held_out for stage in stages):
         report("the corpus has no held-out documents: it will not be evaluated")

@@ -28,6 +28,7 @@ from encoderjax.export import run as export
 from encoderjax.interop.loading import load_model
 from encoderjax.interop.start import Start
 from encoderjax.interop.weights import leaves_of
+from encoderjax.measured_splits import held_out_sources
 from encoderjax.train import run as train
 from encoderjax.training.metrics import MetricsWriter
 from tests.small_corpus import documents
@@ -221,7 +222,7 @@ def test_pytorch_measures_the_same_losses_before_the_first_step(
             theirs.cls.predictions.decoder.bias[i] = old_bias[ids].mean()
 
     there = dataclasses.replace(config, init_from=str(old))
-    sources = Experiment.open(there, SILENT).held_out_sources()
+    sources = held_out_sources(Experiment.open(there, SILENT))
     assert list(sources) == ["validation", "validation/old"]
     for split, parts in sources.items():
         (source,) = parts.values()

@@ -21,7 +21,7 @@ LAYERS = (
 )
 LAYERS += ("objectives", "training", "interop", "tasks", "config", "config_loading")
 LAYERS += ("fitting", "origin", "opened_lists", "languages", "experiment", "identity")
-LAYERS += ("phases",)
+LAYERS += ("measured_splits", "phases")
 
 
 def imports(path):

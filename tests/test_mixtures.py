@@ -15,6 +15,7 @@ from encoderjax.evaluate import main as evaluate_main
 from encoderjax.evaluate import run as evaluate
 from encoderjax.experiment import Experiment
 from encoderjax.identity import run_identity
+from encoderjax.measured_splits import held_out_sources
 from encoderjax.phases import identity_at, open_stages, whole_run
 from encoderjax.preview import main as preview_main
 from encoderjax.preview import run as preview
@@ -207,12 +208,12 @@ def test_other_corpora_are_measured_beside_members(weighted, group):
     changes = WEIGHTED | {"eval.corpora.de": group / "de"}
     config = small_config(f"{group / 'de'}:1,{group / 'en'}:1", **changes)
     with pytest.raises(UserError, match=r"eval.corpora.de has the name of a member"):
-        Experiment.open(config, SILENT).held_out_sources()
+        held_out_sources(Experiment.open(config, SILENT))
     # `validation/group/de` would be a member of the one group and of the other.
     changes = WEIGHTED | {"eval.corpora.group": group}
     config = small_config(f"{group}:1", **changes)
     with pytest.raises(UserError, match=r"eval.corpora.group .* validation/group/de"):
-        Experiment.open(config, SILENT).held_out_sources()
+        held_out_sources(Experiment.open(config, SILENT))
 
 
 def test_small_members_are_measured_in_small_batches(whole, group):
@@ -247,7 +248,7 @@ def test_held_out_text_without_rows_is_left_out_and_said_once(group):
     changes |= {"data.long_sentences": "skip", "data.second": None}
     changes |= {"data.short_rate": None, "objectives.nsp": None}
     run = Experiment.open(small_config(group, **changes), said.append)
-    assert run.held_out_sources() == {}
+    assert held_out_sources(run) == {}
     assert said == [
         f"{group}: the held-out text of de, en, sw is too short for a row, and is not "
         "measured"
@@ -258,7 +259,7 @@ def test_a_single_held_out_document_is_said_once_for_a_group(tmp_path):
     said = []
     folder = prepare_group(tmp_path, {"a": 9, "b": 9, "c": 60})
     run = Experiment.open(small_config(folder), said.append)
-    assert list(run.held_out_sources()["validation"]) == ["a", "b", "c"]
+    assert list(held_out_sources(run)["validation"]) == ["a", "b", "c"]
     (line,) = (line for line in said if "only one held-out document" in line)
     assert "of a, b, so" in line
 
