@@ -1,4 +1,4 @@
-"""Small data sets of every task, from invented text, and an encoder to fine-tune."""
+"""Small data sets of every task, from invented text, and a BERT to start from."""
 
 import csv
 import json
@@ -17,9 +17,10 @@ TOPICS = {name: words.split() for name, words in _TOPICS.items()}
 VERBS = _VERBS.split()
 
 
-def write_encoder(folder: Path, corpus, **changes) -> Path:
-    """Writes a random encoder of Hugging Face with the tokenizer of a corpus."""
-    tokenizer = corpus.tokenizer
+def write_bert(
+    folder: Path, tokenizer, model=transformers.BertModel, **changes
+) -> Path:
+    """Writes a small random BERT of Hugging Face; `model` is its class."""
     torch.manual_seed(0)
     sizes = {
         "vocab_size": tokenizer.vocabulary.size,
@@ -31,7 +32,7 @@ def write_encoder(folder: Path, corpus, **changes) -> Path:
         "initializer_range": 0.1,
     }
     config = transformers.BertConfig(**sizes | changes)
-    transformers.BertModel(config).save_pretrained(folder)
+    model(config).save_pretrained(folder)
     tokenizer.save(folder)
     return folder
 

@@ -15,9 +15,9 @@ from tests.small_runs import all_lines, metrics
 from tests.small_tasks import (
     finetune_config,
     write_answer,
+    write_bert,
     write_choose,
     write_classify,
-    write_encoder,
     write_pairs,
     write_tag,
 )
@@ -25,7 +25,7 @@ from tests.small_tasks import (
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory, corpus):
-    return write_encoder(tmp_path_factory.mktemp("encoder"), corpus)
+    return write_bert(tmp_path_factory.mktemp("encoder"), corpus.tokenizer)
 
 
 def run(recipe, encoder, workdir, **changes):

@@ -26,8 +26,8 @@ from tests.small_runs import all_lines, metrics
 from tests.small_tasks import (
     finetune_config,
     sentences,
+    write_bert,
     write_csv,
-    write_encoder,
     write_pairs,
 )
 
@@ -36,7 +36,7 @@ TEXTS = ["The sailor fears the storm.", "The judge keeps the old law.", "The bar
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory, corpus):
-    return write_encoder(tmp_path_factory.mktemp("encoder"), corpus)
+    return write_bert(tmp_path_factory.mktemp("encoder"), corpus.tokenizer)
 
 
 @pytest.fixture(scope="module")

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-import torch
 import transformers
 
 from encoderjax import pictures, predict
 from encoderjax.errors import UserError
 from tests.data.trained_kinds import tokenizer_of
+from tests.small_tasks import write_bert
 
 
 def test_labels_of_any_letters_have_a_picture(tmp_path):
@@ -23,28 +23,17 @@ def test_a_folder_of_vectors_says_what_uses_it(tmp_path):
         predict.Predictor.load(tmp_path)
 
 
-def from_elsewhere(folder, kind, **fields):
-    """Writes a random model of Hugging Face's with its tokenizer."""
+def from_elsewhere(folder, model, **fields):
+    """Writes a model with weights that are large enough for answers to differ."""
     tokenizer = tokenizer_of("wordpiece_cased")
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=tokenizer.vocabulary.size,
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=64,
-        initializer_range=0.5,
-        **fields,
-    )
-    getattr(transformers, f"BertFor{kind}")(config).save_pretrained(folder)
-    tokenizer.save(folder)
-    return folder
+    return write_bert(folder, tokenizer, model, initializer_range=0.5, **fields)
 
 
 def test_a_tagger_from_elsewhere_tells_entities_and_places(tmp_path):
     labels = {0: "O", 1: "B-X", 2: "I-X", 3: "B-Y"}
-    folder = from_elsewhere(tmp_path, "TokenClassification", id2label=labels)
+    folder = from_elsewhere(
+        tmp_path, transformers.BertForTokenClassification, id2label=labels
+    )
     predictor = predict.Predictor.load(folder)
     text = "The old ship, sees: the sailor near an island."
     (found,) = predictor(predictor.of_texts([text]))
@@ -60,7 +49,7 @@ def test_a_tagger_from_elsewhere_tells_entities_and_places(tmp_path):
 
 
 def test_answers_from_elsewhere_are_looked_for_in_the_whole_context(tmp_path):
-    folder = from_elsewhere(tmp_path, "QuestionAnswering")
+    folder = from_elsewhere(tmp_path, transformers.BertForQuestionAnswering)
     whole = predict.Predictor.load(folder, length=32, stride=8)
     context = "the old ship sees the sailor near the island " * 12
     (question,) = whole.of_texts([context], question="Who?")
