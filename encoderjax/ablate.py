@@ -28,7 +28,7 @@ from encoderjax.data.opening import check_corpus
 from encoderjax.errors import UserError
 from encoderjax.evaluate import judged
 from encoderjax.experiment import Experiment
-from encoderjax.identity import flat_fields
+from encoderjax.identity import content_identity, flat_fields
 from encoderjax.interop.loading import load_model
 from encoderjax.interop.weights import read_json, write_json
 from encoderjax.provenance import kinds_of, made_here, seconds_of
@@ -247,7 +247,7 @@ def _measured_with(ablation: Ablation, judge: str) -> Values:
 
 def _read(ablation: Ablation, values: Values) -> dict[str, Any]:
     """Returns hashes of the texts and lists of a run."""
-    return _open(ablation, values).content_identity()
+    return content_identity(_open(ablation, values))
 
 
 def _check_settings(path: Path, settings: Mapping[str, Any]) -> None:
