@@ -321,6 +321,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     columns = _columns(parser, rest)
     if bool(flags.texts) == bool(flags.input):
         raise UserError("give texts, or --input=FILE, and not both")
+    if flags.texts and flags.evaluate:
+        raise UserError(
+            "--evaluate measures examples whose labels or answers are known, and texts "
+            "have none; give a file that has them, --input=FILE"
+        )
     asked = {name: getattr(flags, name) for name in (*_OF_ROWS, *_SETTINGS)}
     predictor = Predictor.load(
         flags.model,

@@ -23,6 +23,12 @@ def test_a_folder_of_vectors_says_what_uses_it(tmp_path):
         predict.Predictor.load(tmp_path)
 
 
+def test_texts_without_answers_are_not_measured():
+    flags = ["--model=nowhere", "--question=Who?", "A ship.", "--evaluate"]
+    with pytest.raises(UserError, match=r"texts have none; give a file.*--input=FILE"):
+        predict.main(flags)
+
+
 def from_elsewhere(folder, model, **fields):
     """Writes a model with weights that are large enough for answers to differ."""
     tokenizer = tokenizer_of("wordpiece_cased")

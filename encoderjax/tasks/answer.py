@@ -15,7 +15,7 @@ from encoderjax.data.offsets import Pieces
 from encoderjax.data.tokenizers import Tokenizer
 from encoderjax.errors import UserError
 from encoderjax.tasks.encoding import Encoding, Row, most_context
-from encoderjax.tasks.questions import Question, read_questions
+from encoderjax.tasks.questions import Question, Span, read_questions
 from encoderjax.tasks.records import Form
 from encoderjax.tasks.spans import CONTEXT, Window, answer_places, nbest_answers
 from encoderjax.tasks.squad import squad_metrics
@@ -99,7 +99,7 @@ class Answer(Task[Question]):
         """Returns the task with or without questions that have no answer."""
         if self.no_answer is not None:
             return self
-        missing = any(not example.answers for example in examples)
+        missing = any(not _answers(example) for example in examples)
         return dataclasses.replace(self, no_answer=missing)
 
     # ---- host ----
@@ -123,8 +123,8 @@ class Answer(Task[Question]):
             for row in rows if answered else ():
                 none = row_place(row, encoding.tokenizer)
                 found = None
-                if example.answers:
-                    found = answer_places(row, context, example.answers[0])
+                if answers := _answers(example):
+                    found = answer_places(row, context, answers[0])
                 start, end = found or (none, none)
                 starts.append(start)
                 ends.append(end)
@@ -167,7 +167,7 @@ class Answer(Task[Question]):
         """Returns F1 and exact matches, as SQuAD's own script counts them."""
         # By number: files that were put together may have an id twice.
         ids = [str(number) for number in range(len(examples))]
-        texts = [[span.text for span in example.answers] for example in examples]
+        texts = [[span.text for span in _answers(example)] for example in examples]
         answers = dict(zip(ids, texts, strict=True))
         found = lambda name: dict(zip(ids, (p[name] for p in predictions), strict=True))
         if not self.no_answer:
@@ -202,6 +202,14 @@ class Answer(Task[Question]):
             "answer_loss": (rows_B * loss_B).sum(),
             "answer_accuracy": (rows_B * right_B).sum(),
         }
+
+
+def _answers(example: Question) -> tuple[Span, ...]:
+    if example.answers is None:
+        raise UserError(
+            f"{example.where} has no answers; name their column in data.columns"
+        )
+    return example.answers
 
 
 def row_place(row: Row, tokenizer: Tokenizer) -> int:

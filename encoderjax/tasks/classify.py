@@ -270,7 +270,7 @@ class Classify(Task[Text]):
     def _targets(self, examples: Sequence[Text]) -> np.ndarray:
         """Returns what is learned of each example: [R] or [R, C]."""
         if self.problem_type == "regression":
-            return np.array([example.labels for example in examples], np.float32)
+            return np.array([_number(example) for example in examples], np.float32)
         assert self.labels is not None
         numbers = [
             [number_of(name, self.labels, example.where) for name in _names(example)]
@@ -404,10 +404,18 @@ def _is_label(part: object) -> bool:
 
 def _names(example: Text) -> tuple[str, ...]:
     if not isinstance(example.labels, tuple):
-        raise UserError(
-            f"{example.where} has no label; name its column in data.columns"
-        )
+        raise _unlabelled(example)
     return example.labels
+
+
+def _number(example: Text) -> float:
+    if not isinstance(example.labels, int | float):
+        raise _unlabelled(example)
+    return example.labels
+
+
+def _unlabelled(example: Text) -> UserError:
+    return UserError(f"{example.where} has no label; name its column in data.columns")
 
 
 def _softmax(scores_RC: np.ndarray) -> np.ndarray:

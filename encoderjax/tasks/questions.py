@@ -20,14 +20,15 @@ class Question:
 
     Attributes:
       where: file and id or line, for messages.
-      answers: each is a right one; none where the context has no answer.
+      answers: each is a right one; none where the context has no answer. None where
+        they are not known.
     """
 
     where: str
     id: str
     question: str
     context: str
-    answers: tuple[Span, ...] = ()
+    answers: tuple[Span, ...] | None = None
 
 
 def read_questions(
@@ -59,7 +60,7 @@ def read_questions(
             record.text("id") if id is not None else str(record.place),
             record.text("question"),
             record.text("context"),
-            _spans(record) if answers is not None else (),
+            _spans(record) if answers is not None else None,
         )
         for record in read_records(path, columns, form)
     ]

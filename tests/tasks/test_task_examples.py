@@ -356,6 +356,25 @@ def test_questions_with_one_id_are_measured_each():
     assert metrics == {"f1": 50.0, "exact_match": 50.0}
 
 
+@pytest.mark.parametrize(
+    ("task", "role", "prediction"),
+    [
+        (Answer(no_answer=True), "answers", {"answer": "b", "no_answer_score": 1.0}),
+        (Classify(problem_type="regression", pairs=False), "label", {"score": 1.0}),
+        (Classify(labels=("x", "y"), pairs=False), "label", {"label": "x"}),
+    ],
+)
+def test_nothing_is_learned_or_measured_without_answers(write, task, role, prediction):
+    """Not even that there is no answer, which is one."""
+    path = write("a.csv", "question,context,text\na,b,c\n")
+    examples = task.read(path, {role: None})
+    message = f"a.csv:2 has no {role}; name"
+    with pytest.raises(UserError, match=message):
+        task.encode(examples, Encoding(tokenizer_of("wordpiece_cased"), 16))
+    with pytest.raises(UserError, match=message):
+        task.metrics(examples, [prediction])
+
+
 def test_words_of_conll_may_have_other_spaces(write):
     """Lines of spaces and tabs end a sentence, and say nothing of what cuts columns."""
     path = write("a.conll", "10\u00a0000 O\n \t\nb O\n")
