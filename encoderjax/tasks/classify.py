@@ -5,8 +5,9 @@ Shapes: B items of a batch, C classes.
 
 import collections
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -220,7 +221,7 @@ class Classify(Task[Text]):
         if isinstance(self.class_weights, str):
             total = sum(counts[label] for label in labels)
             return {x: total / (len(labels) * max(counts[x], 1)) for x in labels}
-        given = {str(name): float(x) for name, x in self.class_weights.items()}
+        given = _checked_weights(self.class_weights)
         if set(given) != set(labels):
             wrong = min(set(given) ^ set(labels))
             raise UserError(
@@ -396,6 +397,27 @@ class Classify(Task[Text]):
         if self.class_weights is None:
             return jnp.ones_like(batch["row_weights"])
         return jnp.asarray(self._weights_C)[batch["task/labels"]]
+
+
+def _checked_weights(given: Mapping[Any, Any]) -> dict[str, float]:
+    """Returns the weights by name; refuses those that a mean cannot have."""
+    weights = {}
+    for label, weight in given.items():
+        try:
+            weights[str(label)] = float(weight)
+        except (TypeError, ValueError):
+            weights[str(label)] = math.nan
+        if not 0.0 <= weights[str(label)] < math.inf:
+            raise UserError(
+                f"task.class_weights: {label!r} has {weight!r}; give each label a "
+                "number of at least 0"
+            )
+    if not any(weights.values()):
+        raise UserError(
+            f"task.class_weights={dict(given)} leave nothing to learn from; give at "
+            "least one label a number above 0"
+        )
+    return weights
 
 
 def _is_label(part: object) -> bool:

@@ -262,8 +262,9 @@ class Task(Generic[Example]):
         raise NotImplementedError
 
     def mean_terms(self, means: Mapping[str, float]) -> dict[str, float]:
-        """Returns the metrics that follow those, of the means of `sums`."""
-        return {"loss": means[f"{self.kind}_loss"]}
+        """Returns the metrics that follow those, of the means of `sums`, if any."""
+        loss = f"{self.kind}_loss"  # not there where no row has weight
+        return {"loss": means[loss]} if loss in means else {}
 
     def report(
         self, examples: Sequence[Example], predictions: Sequence[Prediction]
