@@ -33,6 +33,7 @@ from encoderjax.tasks.task import (
     Prediction,
     Task,
     Terms,
+    label_of,
     number_of,
     sorted_labels,
 )
@@ -153,14 +154,9 @@ class Classify(Task[Text]):
                     "these are zeros and ones, give the names of the labels that hold"
                 )
             return names
-        label = record.text("label").strip()
         if self.problem_type == "single":
-            if not label:
-                raise UserError(
-                    f"{record.where}: the label is empty; mend that, or leave the "
-                    "example out"
-                )
-            return (label,)
+            return (label_of(record),)
+        label = record.text("label").strip()
         try:
             number = float(label)
         except ValueError:

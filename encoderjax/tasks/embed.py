@@ -45,6 +45,7 @@ from encoderjax.tasks.task import (
     Prediction,
     Task,
     Terms,
+    label_of,
     number_of,
     sorted_labels,
 )
@@ -365,7 +366,7 @@ def _example(record: Record, loss: EmbeddingLoss) -> Texts:
         for role in loss.roles
         if role in record and (record.text(role) or role not in loss.optional)
     ]
-    label = record.text("label") if "label" in record else None
+    label = label_of(record) if "label" in record else None
     score = score_of(record) if "score" in record else None
     return Texts(record.where, tuple(texts), label, score)
 

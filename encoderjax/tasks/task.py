@@ -32,7 +32,7 @@ from encoderjax.models.task_heads import (
     task_head,
 )
 from encoderjax.tasks.encoding import Encoding, Row
-from encoderjax.tasks.records import Form
+from encoderjax.tasks.records import Form, Record
 
 DeviceBatch = dict[str, jax.Array]
 Terms = dict[str, jax.Array]  # metric -> scalar
@@ -290,6 +290,16 @@ def _label_names(given: Any) -> Any:
     if not isinstance(given, list | tuple):
         return given
     return tuple(x if isinstance(x, str) else json.dumps(x) for x in given)
+
+
+def label_of(record: Record) -> str:
+    """Returns the one label of an example, without the space around it."""
+    label = record.text("label").strip()
+    if not label:
+        raise UserError(
+            f"{record.where}: the label is empty; mend that, or leave the example out"
+        )
+    return label
 
 
 def number_of(label: str, labels: Sequence[str], where: str) -> int:

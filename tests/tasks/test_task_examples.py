@@ -153,6 +153,11 @@ def test_labels_without_the_space_around_them(write):
     path = write("a.csv", "text,label\na,pos \nb, pos\nc,neg\n")
     read = Classify().read(path, {})
     assert [x.labels for x in read] == [("pos",), ("pos",), ("neg",)]
+    path = write("b.csv", "text,pair,label\na,b,x\nc,d,x \ne,f, y\n")
+    vectors = TASKS["embed"].from_fields({"loss": "softmax"})
+    read = vectors.read(path, {})
+    assert [x.label for x in read] == ["x", "x", "y"]
+    assert vectors.resolved(read).labels == ("x", "y")
 
 
 def test_tags_of_tables_have_names(write):
@@ -262,6 +267,12 @@ TAGGED = "The O\nship B-X\n\n"
             "a.csv",
             "text,pair,label\na,b,x\n",
             "the training examples have one label, 'x'",
+        ),
+        (
+            {"kind": "embed", "loss": "softmax"},
+            "a.csv",
+            "text,pair,label\na,b,x\nc,d, \n",
+            "a.csv:3: the label is empty",
         ),
     ],
 )
