@@ -16,7 +16,7 @@ from encoderjax.errors import UserError
 from encoderjax.interop.loading import load_model, made_anew, parts_of
 from encoderjax.interop.own_files import needed_tokenizer
 from encoderjax.interop.sentence_loading import holds_sentence, load_sentence
-from encoderjax.interop.task_description import TaskDescription
+from encoderjax.interop.task_description import Problem, TaskDescription
 from encoderjax.interop.task_loading import holds_task, load_task
 from encoderjax.interop.weights import leaves_of, tree_of
 from encoderjax.models.config import EncoderConfig
@@ -93,7 +93,11 @@ class TaskStart:
         return needed_tokenizer(self.tokenizer, self.source)
 
     def params_for(
-        self, model: TaskModel, seed: int, labels: Sequence[str] | None = None
+        self,
+        model: TaskModel,
+        seed: int,
+        labels: Sequence[str] | None = None,
+        problem: Problem = "single",
     ) -> tuple[dict, list[str]]:
         """Returns the run's parameters, and lines that say where they come from.
 
@@ -101,8 +105,9 @@ class TaskStart:
           model: that is fine-tuned.
           seed: of what is made anew.
           labels: of the run's task; a head of the same task with others is refused.
+          problem: what such a label is; a head to another kind is new.
         """
-        kept, lines = self._head_of(model.head, labels)
+        kept, lines = self._head_of(model.head, labels, problem)
         params = {"encoder": self.params["encoder"]}
         if kept:
             params["task"] = self.params["task"]
@@ -158,7 +163,7 @@ class TaskStart:
         return whole, [f"{opening} loaded", *lines, *self.report]
 
     def _head_of(
-        self, head: TaskHead, labels: Sequence[str] | None
+        self, head: TaskHead, labels: Sequence[str] | None, problem: Problem
     ) -> tuple[bool, list[str]]:
         """Says whether the folder's head goes on, and why not."""
         new = f"the head to {head.kind} is new, UNTRAINED"
@@ -169,6 +174,10 @@ class TaskStart:
             return False, [f"{new}: the folder's is to {theirs.kind}"]
         if self.new_head:
             return False, [f"{new}, as asked for"]
+        if theirs.problem != problem:
+            return False, [f"{new}: the folder's problem_type is {theirs.problem!r}"]
+        if problem == "regression":
+            labels = None  # a number's is whatever a folder calls it
         if labels is not None and tuple(labels) != theirs.labels:
             raise UserError(
                 f"labels {_listed(labels)} differ from those of init_from="

@@ -222,7 +222,7 @@ class Task(Generic[Example]):
         self, start: TaskStart, model: Model, seed: int
     ) -> tuple[dict, list[str]]:
         """Returns the first parameters, and lines that say where they come from."""
-        return start.params_for(model, seed, self.labels)
+        return start.params_for(model, seed, self.labels, self.problem)
 
     def description(
         self, model: Model, *, length: int, cut: Cut, stride: int

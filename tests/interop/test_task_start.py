@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from transformers import BertForMaskedLM
+from transformers import BertForMaskedLM, BertForSequenceClassification
 
 from encoderjax import export
 from encoderjax.errors import UserError
@@ -12,6 +12,7 @@ from encoderjax.interop import weights
 from encoderjax.interop.task_start import TaskStart
 from encoderjax.models.families import preset
 from encoderjax.models.task_heads import TaskModel, task_head
+from encoderjax.tasks.classify import Classify
 from tests.families import random_params
 from tests.task_folders import (
     LABELS,
@@ -134,3 +135,30 @@ def test_an_encoder_of_another_shape_is_refused(tmp_path):
     head = task_head("bert", wider, "classify", 3)
     with pytest.raises(UserError, match=r"encoder/layers/mlp/\S+ of init_from="):
         start.params_for(TaskModel(wider, head), 0)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "goes_on"),
+    [
+        ("regression", "regression", True),
+        ("regression", "single", False),
+        ("multi_label_classification", "multi", True),
+        ("multi_label_classification", "single", False),
+    ],
+)
+def test_a_downloaded_head_goes_on_with_the_same_kind_of_label(
+    theirs, ours, goes_on, tmp_path
+):
+    """A number has no name; there it is LABEL_0."""
+    count = 1 if theirs == "regression" else 3
+    changes = {"num_labels": count, "problem_type": theirs, "num_hidden_layers": 1}
+    save_folder(random_bert(BertForSequenceClassification, **changes), tmp_path)
+    start = TaskStart.open(tmp_path)
+    task = Classify(labels=tuple(f"LABEL_{i}" for i in range(3)), problem_type=ours)
+    if "regression" in (theirs, ours):
+        task = dataclasses.replace(task, labels=("score",))
+    params, lines = task.init_from(start, model_for(start, count=count), seed=0)
+    kernels = [tree["task"]["score"]["kernel"] for tree in (params, start.params)]
+    assert np.array_equal(*kernels) == goes_on
+    said = "the folder's" if goes_on else "new, UNTRAINED: the folder's problem_type is"
+    assert any(line.startswith(f"the head to classify is {said}") for line in lines)
