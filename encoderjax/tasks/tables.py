@@ -2,6 +2,7 @@
 
 import csv
 import itertools
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -110,6 +111,7 @@ def _table(path: str, cells: Cells, wanted: Mapping[str, str], hint: str) -> Row
             yield number, cells_by_number
         return
     number, header = next(filled, (0, []))
+    _check_from_0(path, header, wanted)
     for role, name in wanted.items():
         if header and header.count(name) != 1:
             if name in header:
@@ -129,6 +131,16 @@ def _table(path: str, cells: Cells, wanted: Mapping[str, str], hint: str) -> Row
                 "mend the line"
             )
         yield number, dict(zip(header, row, strict=True))
+
+
+def _check_from_0(path: str, header: Sequence[str], wanted: Mapping[str, str]) -> None:
+    """Refuses numbers of columns from the end, which only CoNLL's form has."""
+    for role, name in wanted.items():
+        if re.fullmatch(r"-\d+", name) and name not in header:
+            raise UserError(
+                f"{path}: column {name} ({role}) counts from the end, as in CoNLL's "
+                "form alone; count from 0, or name the columns of the header"
+            )
 
 
 def _check_no_header(

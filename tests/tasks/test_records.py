@@ -287,6 +287,8 @@ NUMBERS = {"words": "0", "tags": "-1"}
         ("a.conll", "\n\n", NUMBERS, "a.conll has no examples"),
         ("a.data", "a", NAMES, "its name does not tell its form"),
         ("a.csv.gz", b"", {"text": "0"}, "a.csv.gz has no examples"),
+        ("a.csv", "a,O\nb,O\n", NUMBERS, "a.csv: column -1 .tags. counts from the"),
+        ("a.tsv", "a\tO\n", NUMBERS, "count from 0, or name the columns"),
     ],
 )
 def test_broken_files_are_told_in_a_line(write, name, content, columns, message):
