@@ -201,6 +201,12 @@ def _choices_of(record: Record, columns: int) -> tuple[str, ...]:
         )
     if len(found) < 2:
         raise UserError(f"{record.where}: {len(found)} choices; there must be two")
+    texts = [text.strip() for text in found]
+    if twice := [text for n, text in enumerate(texts) if text in texts[:n]]:
+        raise UserError(
+            f"{record.where}: the choice {twice[0][:60]!r} is there twice; choices "
+            "must differ: mend the example, or leave it out"
+        )
     return tuple(found)
 
 

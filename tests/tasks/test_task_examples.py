@@ -263,6 +263,12 @@ TAGGED = "The O\nship B-X\n\n"
             "label '1' is the number of '2' and the text of '1'; .* letters from A",
         ),
         (
+            {"kind": "choose"},
+            "a.jsonl",
+            lines({"text": "a", "choices": ["x", "y", "x "], "label": "y"}),
+            "a.jsonl:1: the choice 'x' is there twice; choices must differ",
+        ),
+        (
             {"kind": "embed", "loss": "softmax"},
             "a.csv",
             "text,pair,label\na,b,x\n",
