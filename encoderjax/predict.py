@@ -246,8 +246,8 @@ def _write_file(out: Path, examples: Sequence[Any], predictions) -> None:
         os.replace(partial, out)
     except OSError as error:
         raise UserError(
-            f"out={str(out)!r} cannot be written: {error.strerror or error}; free some "
-            "space, or give another --out"
+            f"out={str(out)!r} cannot be written: {error.strerror or error}; mend "
+            "that, or give another --out"
         ) from error
     finally:
         with contextlib.suppress(OSError):

@@ -1,5 +1,7 @@
 """What is drawn and refused, and models from elsewhere, which tell less of a task."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import transformers
@@ -27,6 +29,12 @@ def test_texts_without_answers_are_not_measured():
     flags = ["--model=nowhere", "--question=Who?", "A ship.", "--evaluate"]
     with pytest.raises(UserError, match=r"texts have none; give a file.*--input=FILE"):
         predict.main(flags)
+
+
+def test_what_is_wrong_with_the_place_of_a_file_is_said_alone():
+    """A folder that cannot be made needs no space."""
+    with pytest.raises(UserError, match=r"No such file.*; mend that, or give another"):
+        predict._write_file(Path("/proc/nope/x"), [], [])
 
 
 def from_elsewhere(folder, model, **fields):

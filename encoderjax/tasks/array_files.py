@@ -84,7 +84,7 @@ def scratch_folder(out: Path | None) -> Iterator[Path]:
     except OSError as error:
         raise UserError(
             f"out={str(out or folder)!r} cannot be written: {error.strerror or error}; "
-            "free some space, or give another --out"
+            "mend that, or give another --out"
         ) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
