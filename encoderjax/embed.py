@@ -28,7 +28,7 @@ from encoderjax.tasks import sts
 from encoderjax.tasks.anisotropy import Anisotropy, TokenNorms, anisotropy, report
 from encoderjax.tasks.array_files import GrowingArray, scratch_folder
 from encoderjax.tasks.embedding import Embedder
-from encoderjax.tasks.records import Form
+from encoderjax.tasks.records import Form, encodable
 from encoderjax.tasks.retrieval import nearest
 from encoderjax.tasks.vector_files import (
     TextSource,
@@ -263,7 +263,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if flags.input is None:
         _print_sts(embedder, flags)
         return
-    queries = [*flags.nearest]
+    queries = [encodable(text) for text in flags.nearest]
     if flags.queries is not None:
         queries += TextSource(flags.queries).texts()
     embedded = run(

@@ -29,7 +29,7 @@ from encoderjax.tasks.classify import Text
 from encoderjax.tasks.encoding import Encoding
 from encoderjax.tasks.finetuner import Finetuner, make_score_step, scores_of
 from encoderjax.tasks.questions import Question
-from encoderjax.tasks.records import Form, read_records
+from encoderjax.tasks.records import Form, encodable, read_records
 from encoderjax.tasks.tag import Sentence
 from encoderjax.tasks.task import Prediction, Task
 from encoderjax.training.mesh import (
@@ -160,6 +160,8 @@ class Predictor:
           question: about the texts, for a model that answers.
         """
         kind = self.task.kind
+        texts, pairs = ([encodable(x) for x in given] for given in (texts, pairs))
+        question = question and encodable(question)
         places = [f"text {number}" for number in range(1, len(texts) + 1)]
         if (question is not None) != (kind == "answer"):
             needs = "needs" if kind == "answer" else "has no use for"

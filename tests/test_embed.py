@@ -123,6 +123,12 @@ def test_nearest_rows_are_printed(folder, texts, tmp_path, capsys):
     assert not list(tmp_path.glob("*.npy"))
 
 
+def test_bytes_that_are_no_text_are_replaced_as_in_files(folder, texts, capsys):
+    run(folder, f"--input={texts}", "--nearest=\udcff king", "--top=1")
+    query, _ = capsys.readouterr().out.splitlines()
+    assert query == "\ufffd king"
+
+
 def test_a_table_of_pairs(folder, tmp_path, capsys):
     path = tmp_path / "pairs.csv"
     scores = RNG.uniform(0, 5, 30)

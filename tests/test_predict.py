@@ -62,6 +62,19 @@ def test_a_tagger_from_elsewhere_tells_entities_and_places(tmp_path):
         predict.Predictor.load(folder, threshold=0.5)
 
 
+def test_bytes_that_are_no_text_are_replaced_as_in_files(tmp_path):
+    """The shell's arguments have them as halves of surrogate pairs."""
+    folder = from_elsewhere(tmp_path / "c", transformers.BertForSequenceClassification)
+    predictor = predict.Predictor.load(folder)
+    examples = predictor.of_texts(["ship \udcff"], ["caf\udcff"])
+    assert [(x.text, x.pair) for x in examples] == [("ship \ufffd", "caf\ufffd")]
+    assert len(predictor(examples)) == 1
+    folder = from_elsewhere(tmp_path / "a", transformers.BertForQuestionAnswering)
+    predictor = predict.Predictor.load(folder)
+    examples = predictor.of_texts(["ship \udcff"], question="\udcff?")
+    assert [(x.context, x.question) for x in examples] == [("ship \ufffd", "\ufffd?")]
+
+
 def test_answers_from_elsewhere_are_looked_for_in_the_whole_context(tmp_path):
     folder = from_elsewhere(tmp_path, transformers.BertForQuestionAnswering)
     whole = predict.Predictor.load(folder, length=32, stride=8)

@@ -28,7 +28,8 @@ _FORMS: dict[str, Form] = {
     **{".json": "json", ".conll": "conll", ".conllu": "conll", ".bio": "conll"},
     **{".bioes": "conll", ".iob": "conll", ".iob2": "conll", ".zip": "classes"},
 }
-_SURROGATES = re.compile("[\ud800-\udfff]")  # JSON can spell half a pair
+# JSON can spell half a pair, and bytes of arguments that are not UTF-8 are such.
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class Record(dict[str, Any]):
@@ -142,7 +143,7 @@ def _cell(row: Mapping, name: str) -> Any:
 def _plain(value: Any) -> Any:
     """Returns text, or lists and mappings of JSON's values as they are."""
     if isinstance(value, str):
-        return _SURROGATES.sub("\ufffd", value)
+        return encodable(value)
     if isinstance(value, bool | int | float):
         return json.dumps(value)
     if isinstance(value, list):
@@ -151,6 +152,11 @@ def _plain(value: Any) -> Any:
         key: _plain(v) if isinstance(v, str | list | dict) else v
         for key, v in value.items()
     }
+
+
+def encodable(text: str) -> str:
+    """Returns text with U+FFFD for what no encoding can hold."""
+    return _SURROGATES.sub("\ufffd", text)
 
 
 def _short(value: Any) -> str:
