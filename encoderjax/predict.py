@@ -180,9 +180,10 @@ class Predictor:
             assert question is not None
             given = zip(places, texts, strict=True)
             return [Question(where, where, question, text) for where, text in given]
+        needed = [x for x in self.task.columns if x not in self.task.answer_roles]
         raise UserError(
             f"task.kind={kind!r} needs --input=FILE with the columns "
-            f"{', '.join(self.task.columns)}"
+            f"{', '.join(needed)}"
         )
 
     def read(
@@ -198,7 +199,7 @@ class Predictor:
 
         A question is about each of those texts; other files have their own.
         """
-        lines = bare_suffix(path) == ".txt" and form is None
+        lines = bare_suffix(path) == ".txt" and form is None and not columns
         if (lines or form == "lines") and not answered:
             records = read_records(path, {_TEXT: _TEXT}, "lines")
             texts = [record.text(_TEXT) for record in records]
@@ -227,9 +228,27 @@ def _changed(
     for name in settings:
         if name not in TASKS[description.kind].kept:
             raise UserError(f"task.kind={description.kind!r} has no use for --{name}")
-    return dataclasses.replace(
+    changed = dataclasses.replace(
         description, settings={**description.settings, **settings}, **rows
     )
+    if "threshold" in settings:
+        _check_threshold(changed)
+    return changed
+
+
+def _check_threshold(description: TaskDescription) -> None:
+    """Refuses a threshold that nothing is compared with."""
+    settings, problem = description.settings, description.problem
+    if description.kind == "classify" and problem != "multi":
+        raise UserError(
+            f"--threshold={settings['threshold']} is of texts with any number of "
+            f"labels, and this model's problem_type is {problem!r}; leave it out"
+        )
+    if description.kind == "answer" and not settings.get("no_answer"):
+        raise UserError(
+            f"--threshold={settings['threshold']} says when a question has no answer; "
+            "give --no_answer, too, or leave it out"
+        )
 
 
 def run(predictor: Predictor, examples: Sequence[Any]) -> Iterator[Prediction]:
@@ -272,7 +291,12 @@ def _columns(parser: Parser, rest: Sequence[str]) -> dict[str, str | None]:
     named = [argument.replace("--columns.", "--config.", 1) for argument in rest]
     if unknown := [x for x in rest if not x.startswith("--columns.")]:
         overrides_of(parser, unknown)  # says what is wrong
-    return {role: str(name) for role, name in overrides_of(parser, named).items()}
+    try:
+        columns = overrides_of(parser, named)
+    except UserError as error:
+        message = str(error).replace("--config.", "--columns.")
+        raise UserError(message) from None
+    return {role: str(name) for role, name in columns.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -323,6 +347,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     columns = _columns(parser, rest)
     if bool(flags.texts) == bool(flags.input):
         raise UserError("give texts, or --input=FILE, and not both")
+    if flags.texts and (rest or flags.form):
+        given = rest[0] if rest else f"--form={flags.form}"
+        raise UserError(f"{given} is of a file, --input=FILE; for texts leave it out")
     if flags.texts and flags.evaluate:
         raise UserError(
             "--evaluate measures examples whose labels or answers are known, and texts "

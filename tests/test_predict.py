@@ -25,10 +25,18 @@ def test_a_folder_of_vectors_says_what_uses_it(tmp_path):
         predict.Predictor.load(tmp_path)
 
 
-def test_texts_without_answers_are_not_measured():
-    flags = ["--model=nowhere", "--question=Who?", "A ship.", "--evaluate"]
-    with pytest.raises(UserError, match=r"texts have none; give a file.*--input=FILE"):
-        predict.main(flags)
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--evaluate", "texts have none; give a file that has them, --input=FILE"),
+        ("--columns.text=a", "--columns.text=a is of a file, --input=FILE; for texts"),
+        ("--form=csv", "--form=csv is of a file, --input=FILE; for texts leave it out"),
+        ("--columns.text", "--columns.text needs a value: --columns.text=VALUE"),
+    ],
+)
+def test_what_means_nothing_of_texts_is_refused(flag, message):
+    with pytest.raises(UserError, match=message):
+        predict.main(["--model=nowhere", "A ship.", flag])
 
 
 def test_what_is_wrong_with_the_place_of_a_file_is_said_alone():
@@ -62,6 +70,41 @@ def test_a_tagger_from_elsewhere_tells_entities_and_places(tmp_path):
         predict.Predictor.load(folder, threshold=0.5)
 
 
+def test_a_threshold_is_of_several_labels(tmp_path):
+    single = from_elsewhere(tmp_path / "s", transformers.BertForSequenceClassification)
+    with pytest.raises(UserError, match=r"threshold=0\.9 .* is 'single'; leave it out"):
+        predict.Predictor.load(single, threshold=0.9)
+    problem = {"problem_type": "multi_label_classification"}
+    multi = from_elsewhere(
+        tmp_path / "m", transformers.BertForSequenceClassification, **problem
+    )
+    labels = []
+    for threshold in (0.0, 0.999):
+        predictor = predict.Predictor.load(multi, threshold=threshold)
+        labels += [x["labels"] for x in predictor(predictor.of_texts(["the ship"]))]
+    assert labels == [["LABEL_0", "LABEL_1"], []]
+    with pytest.raises(UserError, match=r"threshold=nan must be in \[0, 1\)"):
+        _ = predict.Predictor.load(multi, threshold=np.nan).task
+
+
+def test_a_choice_needs_no_label(tmp_path):
+    predictor = predict.Predictor.load(
+        from_elsewhere(tmp_path, transformers.BertForMultipleChoice)
+    )
+    with pytest.raises(UserError, match=r"the columns text, choices$"):
+        predictor.of_texts(["the ship"])
+
+
+def test_lines_have_one_column(tmp_path):
+    folder = from_elsewhere(tmp_path / "s", transformers.BertForSequenceClassification)
+    predictor, path = predict.Predictor.load(folder), tmp_path / "a.txt"
+    path.write_text("the old ship\n")
+    (found,) = predictor.read(str(path), {"text": "text"}, None, answered=False)
+    assert found.text == "the old ship"
+    with pytest.raises(UserError, match="no column 'review' for text"):
+        predictor.read(str(path), {"text": "review"}, None, answered=False)
+
+
 def test_bytes_that_are_no_text_are_replaced_as_in_files(tmp_path):
     """The shell's arguments have them as halves of surrogate pairs."""
     folder = from_elsewhere(tmp_path / "c", transformers.BertForSequenceClassification)
@@ -87,5 +130,9 @@ def test_answers_from_elsewhere_are_looked_for_in_the_whole_context(tmp_path):
     unsure = predict.Predictor.load(folder, no_answer=True, threshold=-1e9)
     assert whole([question])[0]["answer"]
     assert unsure([question])[0]["answer"] == ""
+    with pytest.raises(UserError, match=r"threshold=1\.0 says.*; give --no_answer"):
+        predict.Predictor.load(folder, threshold=1.0)
+    with pytest.raises(UserError, match=r"threshold=inf must be a finite"):
+        _ = predict.Predictor.load(folder, no_answer=True, threshold=np.inf).task
     with pytest.raises(UserError, match="length=65 is more than the 64 tokens"):
         predict.Predictor.load(folder, length=65)

@@ -4,6 +4,7 @@ Shapes: B items of a batch, L length, R places of a row.
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -66,6 +67,8 @@ class Answer(Task[Question]):
         for name in ("longest", "nbest"):
             if getattr(self, name) < 1:
                 raise UserError(f"task.{name}={getattr(self, name)} must be at least 1")
+        if not math.isfinite(self.threshold):
+            raise UserError(f"task.threshold={self.threshold} must be a finite number")
 
     @property
     def num_scores(self) -> int:
