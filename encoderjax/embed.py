@@ -37,7 +37,7 @@ from encoderjax.tasks.vector_files import (
     text_blocks,
     write_tokens,
 )
-from encoderjax.tasks.whitening import Whitening
+from encoderjax.tasks.whitening import Whitening, check_place
 
 Level = Literal["texts", "tokens"]
 Dtype = Literal["float32", "float16"]
@@ -124,14 +124,24 @@ def run(
         raise UserError(
             f"out={str(out)!r} must end in {suffix}, as vectors of {level} are written"
         )
+    if level == "tokens" and (fit_whitening or queries or measure):
+        raise UserError(
+            "level='tokens' has vectors of tokens alone; leave out --whiten=fit, "
+            "--nearest and --anisotropy"
+        )
+    if queries and top < 1:
+        raise UserError(f"top={top} must be at least 1")
+    most = embedder.pooled_width
+    if components is not None and not 1 <= components <= most:
+        raise UserError(
+            f"components={components} must be from 1 to {most}, the columns of a vector"
+        )
+    if save_whitening is not None:
+        save_whitening = Path(save_whitening).expanduser()
+        check_place(save_whitening)
     kind = np.dtype(dtype)
     with scratch_folder(out) as folder:
         if level == "tokens":
-            if fit_whitening or queries or measure:
-                raise UserError(
-                    "level='tokens' has vectors of tokens alone; leave out "
-                    "--whiten=fit, --nearest and --anisotropy"
-                )
             file, rows, tokens = write_tokens(embedder, source.texts(), folder, kind)
             _put(file, out)
             width = embedder.width
@@ -146,23 +156,21 @@ def run(
                 whitening = Whitening.fit(pooled, components)
                 embedder = embedder.whitened(whitening)
                 if save_whitening is not None:
-                    whitening.save(Path(save_whitening).expanduser())
+                    whitening.save(save_whitening)
             array = GrowingArray(file, kind, (embedder.width,))
             finish(embedder, pooled, array)
             finished = array.read()
         else:
             array = GrowingArray(file, kind, (embedder.width,))
             finished = _gathered(embedder.vectors, source, array)
+        _put(file, out)  # and what was mapped stays
         found = _nearest(embedder, source, finished, queries, top)
         before = after = None
         if pooled is not None and measure:
             before, after = _measured(embedder, source, pooled, finished)
-        rows = len(finished)
-        del finished, pooled  # mapped files
-        _put(file, out)
     return Embedded(
         out=out,
-        rows=rows,
+        rows=len(finished),
         width=embedder.width,
         nearest=found,
         before=before,
@@ -195,8 +203,6 @@ def _nearest(
 ) -> tuple[tuple[Found, ...], ...]:
     if not queries:
         return ()
-    if top < 1:
-        raise UserError(f"top={top} must be at least 1")
     numbers_QT, cosines_QT = nearest(embedder.vectors(queries), vectors_RK, top)
     texts = source.chosen(numbers_QT.reshape(-1).tolist())
     return tuple(

@@ -160,6 +160,21 @@ def test_an_interrupted_run_leaves_what_was_there(folder, texts, tmp_path, monke
     assert {path.name for path in tmp_path.iterdir()} == {"texts.txt", "v.npy"}
 
 
+def test_what_is_asked_of_vectors_comes_after_them(
+    folder, texts, wanted, tmp_path, monkeypatch
+):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(embed, "nearest", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run(folder, f"--input={texts}", f"--out={tmp_path / 'v.npy'}", "--nearest=a")
+    np.testing.assert_allclose(np.load(tmp_path / "v.npy"), wanted, atol=1e-5)
+
+
+FITTED = ["--out=v.npy", "--whiten=fit"]
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -176,7 +191,10 @@ def test_an_interrupted_run_leaves_what_was_there(folder, texts, tmp_path, monke
         (["--input={empty}", "--out=v.npy"], "has no texts"),
         (["--input={empty}", "--out=v.npz", "--level=tokens"], "has no texts"),
         (["--input={latin}", "--out=v.npy"], "latin.txt:1: not UTF-8"),
-        (["--input={texts}", "--nearest=a", "--top=0"], "top=0 must be at least 1"),
+        # Before any text is read:
+        (["--input=no.txt", "--nearest=a", "--top=0"], "top=0 must be at least 1"),
+        (["--input=no.txt", *FITTED, "--components=25"], "from 1 to 24, the columns"),
+        (["--input=no.txt", *FITTED, "--save_whitening={texts}/w"], "w' cannot be wri"),
         (["--sts={texts}", "--columns=0,1"], "must name three"),
         (["--input={texts}", "--out=v.npy", "--poling=cls"], "did you mean"),
     ],

@@ -7,9 +7,12 @@ al. 2021).
 Shapes: R vectors, X width, K components.
 """
 
+import contextlib
 import dataclasses
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 from zipfile import BadZipFile
 
 import numpy as np
@@ -52,6 +55,28 @@ def variances(covariance_XX: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     largest_X = np.abs(directions_XX).argmax(0)
     signs_X = np.sign(np.take_along_axis(directions_XX, largest_X[None], axis=0))
     return values_X, directions_XX * signs_X
+
+
+@contextlib.contextmanager
+def _opened(path: Path, mode: str) -> Iterator[IO[bytes]]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, mode) as file:
+            yield file
+    except OSError as error:
+        raise UserError(
+            f"save_whitening={str(path)!r} cannot be written: "
+            f"{error.strerror or error}; name another file"
+        ) from error
+
+
+def check_place(path: Path) -> None:
+    """Refuses a file that could not be written; what is there stays as it is."""
+    is_new = not os.path.exists(path)
+    with _opened(path, "ab"):
+        pass
+    if is_new:
+        path.unlink()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -98,15 +123,8 @@ class Whitening:
 
     def save(self, path: Path) -> None:
         """Writes an .npz with `mean` and `kernel`."""
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open(path, "wb") as file:
-                np.savez(file, mean=self.mean, kernel=self.kernel)
-        except OSError as error:
-            raise UserError(
-                f"save_whitening={str(path)!r} cannot be written: "
-                f"{error.strerror or error}; name another file"
-            ) from error
+        with _opened(path, "wb") as file:
+            np.savez(file, mean=self.mean, kernel=self.kernel)
 
     @classmethod
     def load(cls, path: Path) -> "Whitening":

@@ -70,6 +70,10 @@ def test_no_direction_is_made_of_rounding_errors(tmp_path):
     with pytest.raises(UserError, match=r"bad\.npz/w' cannot be written"):
         Whitening.fit(VECTORS).save(tmp_path / "bad.npz" / "w")
     Whitening.fit(VECTORS).save(tmp_path / "made" / "w.npz")
+    for name in ("w.npz", "new.npz"):
+        whitening.check_place(tmp_path / name)
+    np.testing.assert_array_equal(Whitening.load(tmp_path / "w.npz").mean, fitted.mean)
+    assert not (tmp_path / "new.npz").exists()
     np.savez(tmp_path / "odd.npz", mean=np.zeros(3), kernel=np.zeros((2, 2)))
     with pytest.raises(UserError, match="do not belong together"):
         Whitening.load(tmp_path / "odd.npz")
