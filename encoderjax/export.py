@@ -37,7 +37,7 @@ from encoderjax.interop.writing import (
 )
 from encoderjax.models.pooling import NORMALISE, POOLINGS, Normalise, Pooling
 from encoderjax.models.task_heads import task_form
-from encoderjax.precision_change import metrics_change
+from encoderjax.precision_change import Examples, metrics_change, read_examples
 from encoderjax.tasks.whitening import Whitening
 from encoderjax.version import VERSION
 
@@ -70,6 +70,7 @@ class Exported:
       usage: lines of Python that load it.
       report: a line for whatever the reader should know of it.
       loaded: the model itself, in float32.
+      examples: those that were asked for, to measure what fewer bits change.
     """
 
     out: Path
@@ -80,6 +81,7 @@ class Exported:
     usage: tuple[str, ...]
     report: tuple[str, ...]
     loaded: Loaded
+    examples: Examples | None = None
 
 
 def run(
@@ -95,6 +97,7 @@ def run(
     normalise: Normalise | None = None,
     length: int | None = None,
     whitening: str | Path | None = None,
+    examples: str | None = None,
 ) -> Exported:
     """Exports a workdir, or a folder with a model, to `out`.
 
@@ -114,6 +117,8 @@ def run(
       normalise: likewise; None = the model's own, or `none`.
       length: likewise, of rows; None = the model's own, or all it can read to 512.
       whitening: likewise, an .npz that `embed --save_whitening` wrote.
+      examples: a file with labels, or pairs with scores, that is read before anything
+        is written; for a `dtype` of fewer bits.
     """
     if format is None:
         format = "sentence_transformers" if holds_sentence(workdir) else "hf"
@@ -123,6 +128,11 @@ def run(
     ):
         if value not in allowed:
             raise UserError(f"{name}={value!r} must be one of {allowed}")
+    if examples is not None and dtype == "float32":
+        raise UserError(
+            f"examples={examples!r} measure what fewer bits change; give a --dtype of "
+            "fewer, or leave them out"
+        )
     out = Path(out).expanduser()
     check_free(out, overwrite)
     loaded = _load(workdir, step, format, part)
@@ -135,6 +145,7 @@ def run(
             f"{given[0]}={changes[given[0]]!r} belongs to vectors of texts; use "
             "--format=sentence_transformers"
         )
+    found = None if examples is None else _examples(loaded, examples)
     with whole_folder(out) as folder:
         if format == "params":
             num_parameters = write_params(folder, loaded, dtype)
@@ -160,7 +171,17 @@ def run(
         usage=_usage(loaded, format, dtype, out),
         report=loaded.report + _notes(loaded, format, dtype, files),
         loaded=loaded,
+        examples=found,
     )
+
+
+def _examples(loaded: Loaded, path: str) -> Examples:
+    if isinstance(loaded, LoadedModel):
+        raise UserError(
+            f"examples={path!r}: {loaded.source} has no task to be measured by; leave "
+            "them out"
+        )
+    return read_examples(loaded, path)
 
 
 def _load(
@@ -331,6 +352,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         normalise=flags.normalise,
         length=flags.length,
         whitening=flags.whitening,
+        examples=flags.examples,
     )
     for line in exported.report:
         print(f"note: {line}")
@@ -341,7 +363,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     loaded = exported.loaded
     if flags.dtype != "float32" and not isinstance(loaded, LoadedModel):
-        print(metrics_change(loaded, flags.dtype, examples=flags.examples))
+        print(metrics_change(loaded, flags.dtype, exported.examples))
     print("load it in PyTorch:")
     for line in exported.usage:
         print(f"  {line}")

@@ -21,11 +21,10 @@ from encoderjax.tasks.sts import Pairs, evaluate_sts, read_pairs
 _SCORES = ("spearman_cosine", "pearson_cosine")  # the other similarities follow them
 
 Loaded = LoadedTask | LoadedSentence
+Examples = Sequence[Any] | Pairs
 
 
-def metrics_in(
-    loaded: Loaded, dtype: Dtype, examples: Sequence[Any] | Pairs
-) -> dict[str, float]:
+def metrics_in(loaded: Loaded, dtype: Dtype, examples: Examples) -> dict[str, float]:
     """Returns the metrics of a model whose parameters have so many bits."""
     changed = dataclasses.replace(loaded, params=quantised(loaded.params, dtype))
     if isinstance(changed, LoadedTask):
@@ -36,22 +35,29 @@ def metrics_in(
     return {name: found[name] for name in _SCORES}
 
 
-def metrics_change(loaded: Loaded, dtype: Dtype, *, examples: str | None) -> str:
+def metrics_change(loaded: Loaded, dtype: Dtype, examples: Examples | None) -> str:
     """Returns a line with the metrics in float32 and in `dtype`.
 
-    They are those of the validation examples of the run, or of a file in their form.
+    Args:
+      loaded: the model, in float32.
+      dtype: of fewer bits.
+      examples: of `read_examples`; None = the validation examples of the run.
     """
     try:
-        run = _run(loaded)
-        if isinstance(loaded, LoadedTask):
-            found = _examples(loaded, run, examples)
-        else:
-            found = _pairs(run, examples)
+        examples = read_examples(loaded) if examples is None else examples
     except UserError as error:
         return f"the change of the metrics was not measured: {error}"
-    before, after = (metrics_in(loaded, d, found) for d in ("float32", dtype))
+    before, after = (metrics_in(loaded, d, examples) for d in ("float32", dtype))
     changes = (f"{name} {before[name]:.4f} -> {after[name]:.4f}" for name in before)
-    return f"float32 -> {dtype} on {len(found):,} examples: " + ", ".join(changes)
+    return f"float32 -> {dtype} on {len(examples):,} examples: " + ", ".join(changes)
+
+
+def read_examples(loaded: Loaded, path: str | None = None) -> Examples:
+    """Returns the validation examples of a run, or those of a file in their form."""
+    run = _run(loaded)
+    if isinstance(loaded, LoadedTask):
+        return _examples(loaded, run, path)
+    return _pairs(run, path)
 
 
 def _run(loaded: Loaded) -> FinetuneConfig | None:

@@ -165,6 +165,15 @@ def test_params_format_lists_names_and_shapes(pretrained, tmp_path):
     assert sum(sizes) == done.num_parameters == random_bert().num_parameters()
 
 
+def test_examples_that_measure_nothing_are_refused(pretrained, tmp_path):
+    flags = [f"--workdir={pretrained}", f"--out={tmp_path / 'out'}", "--examples=a.csv"]
+    with pytest.raises(UserError, match=r"examples='a\.csv' .*; give a --dtype of few"):
+        export.main(flags)
+    with pytest.raises(UserError, match=r"examples='a\.csv'.* has no task.*leave them"):
+        export.main([*flags, "--dtype=bfloat16"])
+    assert not list(tmp_path.iterdir())
+
+
 # ---- workdirs ----
 
 

@@ -112,6 +112,9 @@ def test_an_export_says_what_fewer_bits_change(dtype, classified, tmp_path, caps
     assert f"float32 -> {dtype} on 240 examples: accuracy " in said
     for name, value in after.items():
         assert f"{name} {found[f'test/{name}']:.4f} -> {value:.4f}" in said
+    with pytest.raises(UserError, match=r"cannot read nope\.csv"):
+        export.main([*flags, f"--out={tmp_path / 'no'}", "--examples=nope.csv"])
+    assert not (tmp_path / "no").exists()
 
 
 @pytest.mark.slow
