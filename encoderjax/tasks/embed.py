@@ -189,6 +189,10 @@ class Embed(Task[Texts]):
             return self.loss
         return ScoredPairs()
 
+    def source(self, example: Texts) -> str:
+        """Returns the first text, which may stand beside several others or twice."""
+        return example.texts[0]
+
     def resolved(self, examples: Sequence[Texts]) -> "Embed":
         """Returns the task with the labels and the number of texts that there are."""
         loss = self.loss

@@ -181,6 +181,10 @@ class Tag(Task[Sentence]):
             for s in sentences
         ]
 
+    def source(self, example: Sentence) -> str:
+        """Returns the words, which may stand there twice."""
+        return " ".join(example.words)
+
     def resolved(self, examples: Sequence[Sentence]) -> "Tag":
         """Returns the task with the tags of its training examples.
 

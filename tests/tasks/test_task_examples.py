@@ -18,6 +18,7 @@ from encoderjax.tasks import TASKS
 from encoderjax.tasks.answer import Answer
 from encoderjax.tasks.classify import Classify, Text
 from encoderjax.tasks.data import TEST, TRAIN, VALIDATION, TaskData
+from encoderjax.tasks.embed import Embed
 from encoderjax.tasks.encoding import Encoding
 from encoderjax.tasks.questions import Question, Span
 from encoderjax.tasks.records import read_records
@@ -80,6 +81,30 @@ def test_a_context_is_on_one_side_of_a_split(write):
         row["context"] = "c"
     data = TaskData(train=write("b.jsonl", lines(*rows)), test_share=0.2)
     assert min(map(len, data.read(Answer(no_answer=True))[1].values())) > 5
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "content", "text_of"),
+    [
+        (
+            Embed(),
+            "a.csv",
+            "text,pair,score\n" + "".join(f"t{i % 40},p{i},1\n" for i in range(200)),
+            lambda example: example.texts[0],
+        ),
+        (
+            Tag(),
+            "a.conll",
+            "".join(f"w{i % 40} B-X\nis O\n\n" for i in range(200)),
+            lambda example: example.words,
+        ),
+    ],
+    ids=["embed", "tag"],
+)
+def test_equal_texts_are_on_one_side_of_a_split(task, name, content, text_of, write):
+    _, splits = TaskData(train=write(name, content)).read(task)
+    texts = {split: set(map(text_of, found)) for split, found in splits.items()}
+    assert sum(map(len, texts.values())) == len(set().union(*texts.values())) == 40
 
 
 def test_glues_positive_label_is_the_second():
