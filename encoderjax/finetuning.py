@@ -98,6 +98,14 @@ class FinetuneConfig:
             raise UserError(f"warmup={self.warmup} must be in [0, 1]")
         if self.freeze < -1:
             raise UserError(f"freeze={self.freeze} must be -1 (all), 0, 1, ...")
+        for name in ("metric", "patience"):
+            value = getattr(self.eval, name)
+            if value and not (self.data.validation or self.data.validation_share):
+                raise UserError(
+                    f"eval.{name}={value!r} needs validation examples; give "
+                    "data.validation or a data.validation_share above 0, or leave it "
+                    "out"
+                )
         if self.task.compares_examples and self.optimizer.microbatches > 1:
             raise UserError(
                 f"optimizer.microbatches={self.optimizer.microbatches} must be 1: the "

@@ -425,6 +425,11 @@ def test_a_text_of_ten_thousand_words_is_cut_or_read_in_windows(
         ("classify.py", {"task__class_weights": "{'sea': 2}"}, "'farm' is missing"),
         ("classify.py:regression", {}, "'sea' is not a number|is not a number"),
         ("classify.py", {"eval__metric": "f7"}, "eval.metric='f7' is not measured"),
+        (
+            "classify.py",
+            {"data__validation_share": 0.0, "eval__patience": 2},
+            "eval.patience=2 needs validation examples; give data.validation or a",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(

@@ -25,7 +25,8 @@ class TaskData:
       train: a file, a folder or .zip with texts by class, or `tfds:NAME@SPLIT`.
       validation: the same; None = a share of `train` is held out.
       test: measured once, at the end; None = a share, or nothing.
-      validation_share: of `train`, where there is no file for it.
+      validation_share: of `train`, where there is no file for it; above 0 it is one
+        example at least.
       test_share: likewise.
       form: of the files; None = by their names.
       columns: role -> column, where that differs from the task's own.
@@ -96,6 +97,7 @@ class TaskData:
                 "jsonl, json, CoNLL, a folder or .zip by class) or tfds:NAME"
             )
         whole = task.read(self.train, self.columns, self.form)
+        resolved = task.resolved(whole)
         shares = {
             VALIDATION: 0.0 if self.validation else self.validation_share,
             TEST: 0.0 if self.test else self.test_share,
@@ -112,7 +114,7 @@ class TaskData:
                 "give more, or files for data.validation and data.test"
             )
         found = {name: examples for name, examples in splits.items() if examples}
-        return task.resolved(whole), found
+        return resolved, found
 
 
 def _spelled(name: Any) -> str:
@@ -128,8 +130,8 @@ def _divided(
     """Returns the examples by split, each drawn by a hash of its place in the file.
 
     Those of one source are drawn as their first one is, or what is learned from a
-    context would be measured on it again. Where a split would have nothing of so few
-    sources, every example is drawn for itself.
+    context would be measured on it again. Where nothing would be left to train on, of
+    so few sources, every example is drawn for itself.
     """
     first: dict[str, int] = {}
     together = [
@@ -137,8 +139,7 @@ def _divided(
         for number, source in enumerate(sources)
     ]
     splits = _drawn_by(examples, together, shares)
-    wanted = [TRAIN, *(name for name, share in shares.items() if share)]
-    if all(splits[name] for name in wanted):
+    if splits[TRAIN]:
         return splits
     return _drawn_by(examples, range(len(examples)), shares)
 
@@ -146,17 +147,25 @@ def _divided(
 def _drawn_by(
     examples: Sequence[Example], numbers: Sequence[int], shares: Mapping[str, float]
 ) -> dict[str, list[Example]]:
+    """Returns the examples by split; a share above 0 is one number at least."""
+    split_of = {number: _split_of(number, shares) for number in numbers}
+    for name, share in shares.items():
+        left = [number for number, split in split_of.items() if split == TRAIN]
+        if share and left and name not in split_of.values():
+            split_of[min(left, key=_share_of)] = name
     splits: dict[str, list[Example]] = {TRAIN: [], **{name: [] for name in shares}}
     for number, example in zip(numbers, examples, strict=True):
-        place = _share_of(number)
-        for name, share in shares.items():
-            if place < share:
-                splits[name].append(example)
-                break
-            place -= share
-        else:
-            splits[TRAIN].append(example)
+        splits[split_of[number]].append(example)
     return splits
+
+
+def _split_of(number: int, shares: Mapping[str, float]) -> str:
+    place = _share_of(number)
+    for name, share in shares.items():
+        if place < share:
+            return name
+        place -= share
+    return TRAIN
 
 
 def _drawn(examples: list[Example], limit: int | None) -> list[Example]:

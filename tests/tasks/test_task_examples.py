@@ -76,6 +76,15 @@ def test_a_context_is_on_one_side_of_a_split(write):
     assert sum(map(len, contexts.values())) == len(set().union(*contexts.values()))
     assert 20 <= len(splits[TEST]) <= 60
     assert sum(map(len, splits.values())) == 200
+    # Of few contexts, one is held out as a whole.
+    few = [{**row, "context": f"c{i % 3}"} for i, row in enumerate(rows)]
+    _, splits = TaskData(train=write("few.jsonl", lines(*few))).read(Answer())
+    contexts = {name: {x.context for x in found} for name, found in splits.items()}
+    assert {name: len(found) for name, found in contexts.items()} == {
+        TRAIN: 2,
+        VALIDATION: 1,
+    }
+    assert len(set().union(*contexts.values())) == 3
     # Of one context alone, every question is drawn for itself.
     for row in rows:
         row["context"] = "c"
@@ -105,6 +114,20 @@ def test_equal_texts_are_on_one_side_of_a_split(task, name, content, text_of, wr
     _, splits = TaskData(train=write(name, content)).read(task)
     texts = {split: set(map(text_of, found)) for split, found in splits.items()}
     assert sum(map(len, texts.values())) == len(set().union(*texts.values())) == 40
+
+
+def test_a_share_of_few_examples_is_one_at_least(write):
+    rows = "".join(f"t{i},{'ab'[i % 2]}\n" for i in range(6))
+    data = TaskData(train=write("a.csv", f"text,label\n{rows}"), test_share=0.1)
+    _, splits = data.read(Classify())
+    assert {name: len(found) for name, found in splits.items()} == {
+        TRAIN: 4,
+        VALIDATION: 1,
+        TEST: 1,
+    }
+    alone = TaskData(train=write("b.csv", "text,label\nx,1\n"))
+    with pytest.raises(UserError, match=r"b.csv: all 1 examples were held out"):
+        alone.read(Classify(problem_type="regression"))
 
 
 def test_glues_positive_label_is_the_second():
