@@ -10,7 +10,6 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from encoderjax.errors import UserError
 from encoderjax.interop.task_loading import BEST
 from encoderjax.task_run import TaskRun
 from encoderjax.tasks.data import VALIDATION
@@ -95,10 +94,7 @@ class TaskJudge:
             mesh=self.mesh,
             batch_size=batch_size,
         )
-        examples, task = run.examples[split], run.judging[split]
-        predictions = task.predictions(examples, run.items[split].encoded, scores)
-        metrics = task.metrics(examples, predictions)
-        return metrics | task.mean_terms(losses), predictions
+        return run.judged(split, scores, losses)
 
     def _score_step(self, split: str) -> Callable:
         """Returns the step for a split; splits with one task share what is compiled."""
@@ -118,11 +114,6 @@ class TaskJudge:
         name = self.run.config.eval.metric or next(
             name for name in metrics if name not in ("step", "split")
         )
-        if name not in metrics:
-            raise UserError(
-                f"eval.metric={name!r} is not measured (metrics: "
-                f"{', '.join(metrics)}); name one of them, and the command goes on"
-            )
         self.curve[step] = (
             -metrics[name] if name in _SMALLER_IS_BETTER else metrics[name]
         )

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from encoderjax.data.tokenizers import Tokenizer
 from encoderjax.errors import UserError
 from encoderjax.finetuning import FinetuneConfig
@@ -19,9 +21,9 @@ from encoderjax.models.compute import PLAIN, compute_dtype
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.flops import TRAINING, encoder_flops
 from encoderjax.tasks.batches import Items, TaskSource
-from encoderjax.tasks.data import TRAIN
-from encoderjax.tasks.finetuner import Finetuner
-from encoderjax.tasks.task import Description, Model, Task
+from encoderjax.tasks.data import TRAIN, VALIDATION
+from encoderjax.tasks.finetuner import Finetuner, blank_scores
+from encoderjax.tasks.task import Description, Model, Prediction, Task
 from encoderjax.training.checkpoint import CheckpointConfig, saved_steps
 from encoderjax.training.optimizer import OptimizerConfig
 
@@ -91,7 +93,7 @@ class TaskRun:
             )
             for name, judge in judging.items()
         }
-        return cls(
+        run = cls(
             config=config,
             task=task,
             family=start.family,
@@ -102,6 +104,21 @@ class TaskRun:
             judging=judging,
             items=items,
         )
+        run._check_metric()
+        return run
+
+    def _check_metric(self) -> None:
+        """Refuses an `eval.metric` that will not be measured."""
+        name = self.config.eval.metric
+        if name is None:
+            return
+        blank = blank_scores(self.finetuner(split=VALIDATION), self.items[VALIDATION])
+        metrics, _ = self.judged(VALIDATION, *blank)
+        if name not in metrics:
+            raise UserError(
+                f"eval.metric={name!r} is not measured (metrics: "
+                f"{', '.join(metrics)}); name one of them"
+            )
 
     @property
     def encoder(self) -> EncoderConfig:
@@ -150,6 +167,21 @@ class TaskRun:
         compute = PLAIN if platform is None else compute.on(platform, dtype)
         model = self.model.clone(dtype=dtype, compute=compute)
         return Finetuner(model, self.judging[split], self.config.freeze)
+
+    def judged(
+        self, split: str, scores: Sequence[np.ndarray], losses: Mapping[str, float]
+    ) -> tuple[dict[str, float], list[Prediction]]:
+        """Returns the metrics of a split, and what is predicted of each example.
+
+        Args:
+          split: whose items were scored.
+          scores: of each item.
+          losses: the means of what the task sums up.
+        """
+        examples, task = self.examples[split], self.judging[split]
+        predictions = task.predictions(examples, self.items[split].encoded, scores)
+        metrics = task.metrics(examples, predictions)
+        return metrics | task.mean_terms(losses), predictions
 
     def initial_params(self) -> tuple[Any, list[str]]:
         """Returns parameters and where they come from, or None for new ones."""

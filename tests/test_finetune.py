@@ -117,14 +117,27 @@ def test_an_export_says_what_fewer_bits_change(dtype, classified, tmp_path, caps
     assert not (tmp_path / "no").exists()
 
 
-@pytest.mark.slow
-def test_a_metric_that_is_not_there_costs_nothing(encoder, classified, tmp_path):
-    """The steps before it was missed are kept."""
-    settings = {"data__train": str(classified[0] / "train.csv"), "steps": 2}
-    with pytest.raises(UserError, match=r"eval\.metric='f7' is not"):
-        run("classify.py", encoder, tmp_path / "run", eval__metric="f7", **settings)
-    run("classify.py", tmp_path, tmp_path / "run", eval__metric="matthews", **settings)
-    assert read_json(tmp_path / "run/best.json") == {"step": 2}
+METRICS = {
+    "classify": "accuracy, macro_f1, matthews, loss",
+    "tag": "f1, precision, recall, accuracy, loss",
+    "answer": "f1, exact_match, has_answer_f1, has_answer_exact, no_answer_f1, "
+    "no_answer_exact, best_f1, best_f1_threshold, best_exact, best_exact_threshold, "
+    "loss",
+    "choose": "accuracy, loss",
+}
+
+
+@pytest.mark.parametrize("kind", METRICS)
+def test_a_metric_that_is_not_there_is_missed_before_training(kind, encoder, tmp_path):
+    recipe, write, name, _ = CURVES[kind]
+    changes = {"no_answer": True} if kind == "answer" else {}
+    settings = {"data__train": write(tmp_path / name, **changes), "data__length": 64}
+    message = rf"eval\.metric='f7' is not measured \(metrics: {METRICS[kind]}\); name"
+    with pytest.raises(UserError, match=message):
+        run(recipe, encoder, tmp_path / "run", eval__metric="f7", **settings)
+    assert not list((tmp_path / "run").iterdir())
+    settings |= {"init_from": encoder, "eval__metric": "loss"}
+    finetune.TaskRun.open(finetune_config(recipe, **settings), tmp_path / "run")
 
 
 @pytest.mark.slow

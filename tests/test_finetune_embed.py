@@ -230,6 +230,7 @@ def test_simcse_is_the_formula_of_two_passes(encoder, files, tmp_path):
 
 def test_other_losses_are_measured_on_pairs_with_scores(encoder, files, tmp_path):
     settings = {"data__validation": files["cosine"], "steps": 30, "eval__every": 30}
+    settings |= {"eval__metric": "spearman_cosine"}
     found = run(
         "triplet", encoder, files["triplet"], tmp_path / "run", **settings, **SCORED
     )
@@ -252,6 +253,28 @@ def test_positives_are_found_among_those_of_the_batch(encoder, files, tmp_path):
     batch = TaskRun.open(config, tmp_path).source().batch(0)
     assert batch["ids"].shape == (16, 3, 16)
     assert batch["present"].all()
+
+
+@pytest.mark.parametrize(
+    ("loss", "changes", "metrics"),
+    [
+        ("triplet", {}, "loss, accuracy"),
+        ("simcse", {}, "loss, accuracy"),
+        (
+            "cosine",
+            PAIRS,
+            "spearman_cosine, pearson_cosine, spearman_euclidean, pearson_euclidean, "
+            "spearman_dot, pearson_dot, loss",
+        ),
+    ],
+)
+def test_a_metric_that_is_not_there_is_missed_before_training(
+    loss, changes, metrics, encoder, files, tmp_path
+):
+    message = rf"eval\.metric='f7' is not measured \(metrics: {metrics}\); name"
+    config = config_for(loss, encoder, files[loss], eval__metric="f7", **changes)
+    with pytest.raises(UserError, match=message):
+        TaskRun.open(config, tmp_path)
 
 
 @pytest.mark.parametrize(

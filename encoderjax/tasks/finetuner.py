@@ -143,6 +143,22 @@ def scores_of(
     return [scores for scores in found if scores is not None], totals.means()
 
 
+def blank_scores(
+    finetuner: Finetuner, items: Items
+) -> tuple[list[np.ndarray], dict[str, float]]:
+    """Returns what `scores_of` does, with 1 for every number, and runs no model.
+
+    What is made of them tells which metrics there are.
+    """
+    batch = items.take(np.zeros(1, int), items.length)
+    params = jax.eval_shape(finetuner.init, jax.random.key(0))
+    scores = jax.eval_shape(finetuner.scores, params, batch)
+    terms = jax.eval_shape(finetuner.terms, params, scores, batch)
+    blank = np.ones(scores.shape[1:], scores.dtype)
+    found = [_without_padding(blank, items, i) for i in range(len(items.encoded))]
+    return found, dict.fromkeys(terms, 1.0)
+
+
 def _without_padding(scores: np.ndarray, items: Items, item: int) -> np.ndarray:
     rows = items.encoded.items[item]
     if items.group > 1:
