@@ -78,6 +78,11 @@ class TaskRun:
                 f"read, {encoder.max_length}; give at most that, and data.cut="
                 "'windows' for longer texts"
             )
+        if config.freeze > encoder.num_layers:
+            raise UserError(
+                f"freeze={config.freeze}: the encoder has {encoder.num_layers} layers; "
+                "-1 freezes all of it"
+            )
         tokenizer = start.need_tokenizer()
         encoding = config.data.encoding(tokenizer)
         judging = {

@@ -443,6 +443,7 @@ def test_a_text_of_ten_thousand_words_is_cut_or_read_in_windows(
             {"data__validation_share": 0.0, "eval__patience": 2},
             "eval.patience=2 needs validation examples; give data.validation or a",
         ),
+        ("classify.py", {"freeze": 7}, "freeze=7: the encoder has 2 layers; -1 freez"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(
