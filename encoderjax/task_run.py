@@ -30,17 +30,10 @@ from encoderjax.training.optimizer import OptimizerConfig
 # What may change between the runs of one workdir. Examples may move: their rows tell
 # whether they are the same.
 _CHANGEABLE = ("init_from", "precision", "log_every", "mesh", "compute", "keep")
-_CHANGEABLE += ("optimizer.microbatches", "eval.batch_size", "eval.patience", "steps")
-_CHANGEABLE += (
-    "eval.metric",
-    "epochs",
-    "data.train",
-    "data.validation",
-    "data.test",
-    "data.form",
-)
+_CHANGEABLE += ("optimizer.microbatches", "epochs", "steps")
+_CHANGEABLE += ("eval.batch_size", "eval.metric", "eval.patience")
+_CHANGEABLE += ("data.train", "data.validation", "data.test", "data.form")
 _CHANGEABLE += ("data.columns", "data.validation_columns", "data.limit")
-_CHANGEABLE += ("task.labels", "task.class_weights")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -215,7 +208,8 @@ class TaskRun:
 
     def identity(self) -> dict[str, Any]:
         """Returns what a checkpoint must agree with, by name of the field."""
-        fields = flat_fields(self.config.to_dict())
+        # What the examples decide counts, not whether the config says it as well.
+        fields = flat_fields(self.config.to_dict() | {"task": self.task.to_fields()})
         fields = {
             name: value
             for name, value in fields.items()

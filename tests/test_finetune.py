@@ -18,6 +18,7 @@ from tests.small_tasks import (
     write_bert,
     write_choose,
     write_classify,
+    write_csv,
     write_pairs,
     write_tag,
 )
@@ -138,6 +139,36 @@ def test_a_metric_that_is_not_there_is_missed_before_training(kind, encoder, tmp
     assert not list((tmp_path / "run").iterdir())
     settings |= {"init_from": encoder, "eval__metric": "loss"}
     finetune.TaskRun.open(finetune_config(recipe, **settings), tmp_path / "run")
+
+
+def test_what_the_best_step_depends_on_may_not_change(encoder, tmp_path):
+    train = write_classify(tmp_path / "train.csv", 48)
+    settings = {"data__train": train, "steps": 1}
+    run("classify.py", encoder, tmp_path / "run", **settings)
+    changed = settings | {"task__class_weights": "balanced"}
+    with pytest.raises(UserError, match=r"task\.class_weights\.farm=.* does not fit"):
+        run("classify.py", encoder, tmp_path / "run", **changed)
+
+
+def test_what_examples_decide_may_be_said_or_not(encoder, tmp_path):
+    """And files may move: what a checkpoint must agree with is the same."""
+    rows = [(f"A ship {i}.", "sea") for i in range(6)]
+    rows += [(f"A barn {i}.", "farm") for i in range(2)]
+    train = write_csv(tmp_path / "train.csv", ["text", "label"], rows)
+    shutil.copy(train, tmp_path / "moved.csv")
+    settings = {"data__train": train, "data__validation": train}
+
+    def identity(**changes):
+        config = finetune_config("classify.py", init_from=encoder, **settings | changes)
+        return finetune.TaskRun.open(config, tmp_path / "run").identity()
+
+    moved = str(tmp_path / "moved.csv")
+    assert identity() == identity(data__train=moved, data__validation=moved)
+    assert identity() == identity(task__labels="['farm','sea']")
+    assert identity() == identity(eval__metric="matthews")
+    balanced = identity(task__class_weights="balanced")
+    weights = {"sea": 8 / 12, "farm": 8 / 4}
+    assert balanced == identity(task__class_weights=weights) != identity()
 
 
 @pytest.mark.slow
