@@ -27,8 +27,8 @@ from encoderjax.tasks.task import Description, Model, Prediction, Task
 from encoderjax.training.checkpoint import CheckpointConfig, saved_steps
 from encoderjax.training.optimizer import OptimizerConfig
 
-# What may change between the runs of one workdir. Examples may move: their rows tell
-# whether they are the same.
+# What may change between the runs of one workdir. Examples may move: hashes of them
+# tell whether they are the same.
 _CHANGEABLE = ("init_from", "precision", "log_every", "mesh", "compute", "keep")
 _CHANGEABLE += ("optimizer.microbatches", "epochs", "steps")
 _CHANGEABLE += ("eval.batch_size", "eval.metric", "eval.patience")
@@ -217,10 +217,16 @@ class TaskRun:
         }
         fields |= flat_fields({"model": dataclasses.asdict(self.encoder)})
         fields |= flat_fields({"task": self.description().to_json()})
-        return fields | {
+        fields |= {
             "tokenizer.sha256": self.tokenizer.sha256,
-            "the training examples": _fingerprint(self.items[TRAIN]),
+            "the training examples": _rows_hash(self.items[TRAIN]),
         }
+        if VALIDATION in self.items:  # or the best step would be that of two files
+            examples, judging = self.examples[VALIDATION], self.judging[VALIDATION]
+            fields["the validation examples"] = _examples_hash(examples)
+            if judging.compares_examples:
+                fields["eval.batch_size"] = self.config.eval.batch_size
+        return fields
 
 
 def _open_start(config: FinetuneConfig, workdir: Path) -> TaskStart:
@@ -235,7 +241,15 @@ def _open_start(config: FinetuneConfig, workdir: Path) -> TaskStart:
     return TaskStart.open(config.init_from, config.init_step, new_head=config.new_head)
 
 
-def _fingerprint(items: Items) -> str:
+def _examples_hash(examples: Sequence[Any]) -> str:
+    """Returns a hash of all that examples say, wherever they stand."""
+    digest = hashlib.sha256()
+    for example in examples:
+        digest.update(repr(dataclasses.replace(example, where="")).encode())
+    return digest.hexdigest()[:16]
+
+
+def _rows_hash(items: Items) -> str:
     """Returns a hash of all rows and of what is learned from them."""
     digest = hashlib.sha256()
     encoded = items.encoded

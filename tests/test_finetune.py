@@ -143,8 +143,12 @@ def test_a_metric_that_is_not_there_is_missed_before_training(kind, encoder, tmp
 
 def test_what_the_best_step_depends_on_may_not_change(encoder, tmp_path):
     train = write_classify(tmp_path / "train.csv", 48)
-    settings = {"data__train": train, "steps": 1}
+    dev, other = (write_classify(tmp_path / f"{i}.csv", 48, seed=i) for i in (1, 2))
+    settings = {"data__train": train, "data__validation": dev, "steps": 1}
     run("classify.py", encoder, tmp_path / "run", **settings)
+    changed = settings | {"data__validation": other, "steps": 2}
+    with pytest.raises(UserError, match=r"the validation examples='\w+' does not fit"):
+        run("classify.py", encoder, tmp_path / "run", **changed)
     changed = settings | {"task__class_weights": "balanced"}
     with pytest.raises(UserError, match=r"task\.class_weights\.farm=.* does not fit"):
         run("classify.py", encoder, tmp_path / "run", **changed)

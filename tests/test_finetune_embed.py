@@ -277,6 +277,18 @@ def test_a_metric_that_is_not_there_is_missed_before_training(
         TaskRun.open(config, tmp_path)
 
 
+def test_the_loss_of_a_batch_is_of_one_size(encoder, files, tmp_path):
+    """Where examples are compared, more rows at once make it another measure."""
+
+    def identity(loss, size):
+        path = files["triplet" if loss == "in_batch" else loss]
+        config = config_for(loss, encoder, path, eval__batch_size=size)
+        return TaskRun.open(config, tmp_path).identity()
+
+    assert identity("triplet", 8) == identity("triplet", 16)
+    assert identity("in_batch", 8) != identity("in_batch", 16)
+
+
 @pytest.mark.parametrize(
     ("loss", "changes", "message"),
     [
