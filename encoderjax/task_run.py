@@ -17,6 +17,7 @@ from encoderjax.errors import UserError
 from encoderjax.finetuning import FinetuneConfig
 from encoderjax.identity import flat_fields
 from encoderjax.interop.task_start import TaskStart
+from encoderjax.interop.weights import read_json
 from encoderjax.models.compute import PLAIN, compute_dtype
 from encoderjax.models.config import EncoderConfig
 from encoderjax.models.flops import TRAINING, encoder_flops
@@ -34,6 +35,7 @@ _CHANGEABLE += ("optimizer.microbatches", "epochs", "steps")
 _CHANGEABLE += ("eval.batch_size", "eval.metric", "eval.patience")
 _CHANGEABLE += ("data.train", "data.validation", "data.test", "data.form")
 _CHANGEABLE += ("data.columns", "data.validation_columns", "data.limit")
+_INIT_SHA256 = "init_sha256"  # in config.json
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -44,6 +46,7 @@ class TaskRun:
       task: with its labels.
       model: that is trained.
       start: where the parameters come from; None = a checkpoint.
+      init_sha256: a hash of the encoder that the run began with.
       examples: by split.
       judging: the task as the examples of each split are measured by.
       items: their rows.
@@ -55,6 +58,7 @@ class TaskRun:
     model: Model
     tokenizer: Tokenizer
     start: TaskStart | None
+    init_sha256: str
     examples: Mapping[str, Sequence[Any]]
     judging: Mapping[str, Task]
     items: Mapping[str, Items]
@@ -62,7 +66,7 @@ class TaskRun:
     @classmethod
     def open(cls, config: FinetuneConfig, workdir: Path) -> "TaskRun":
         """Reads the encoder and the examples, and checks them against each other."""
-        start = _open_start(config, workdir)
+        start, config, init_sha256 = _open_start(config, workdir)
         task, examples = config.data.read(config.task)
         encoder = dataclasses.replace(start.config, **config.model)
         if config.data.length > encoder.max_length:
@@ -98,6 +102,7 @@ class TaskRun:
             model=task.model(start.family, encoder),
             tokenizer=tokenizer,
             start=None if saved_steps(workdir) else start,
+            init_sha256=init_sha256,
             examples=examples,
             judging=judging,
             items=items,
@@ -201,6 +206,7 @@ class TaskRun:
         run = self.config.to_dict() | {"steps": self.steps}
         return {
             "format": 1,
+            _INIT_SHA256: self.init_sha256,
             "model": {"family": self.family, **dataclasses.asdict(self.encoder)},
             self.task.described_as: self.description().to_json(),
             "finetune": {name: run[name] for name in run if name != "model"},
@@ -229,10 +235,41 @@ class TaskRun:
         return fields
 
 
-def _open_start(config: FinetuneConfig, workdir: Path) -> TaskStart:
-    """Returns the encoder; a workdir with a checkpoint stands alone."""
-    if saved_steps(workdir) and (workdir / "config.json").is_file():
-        return TaskStart.open(workdir, saved_steps(workdir)[-1])
+def _open_start(
+    config: FinetuneConfig, workdir: Path
+) -> tuple[TaskStart, FinetuneConfig, str]:
+    """Returns the encoder, the config with its name, and its hash.
+
+    A workdir with a checkpoint stands alone, and keeps the name and hash of what the
+    run began with: another encoder is refused, one that cannot be read is not.
+    """
+    described = _described(workdir)
+    if _INIT_SHA256 not in described:
+        start = _given_start(config)
+        return start, config, start.sha256(with_params=not config.from_scratch)
+    sha256, began = described[_INIT_SHA256], described["finetune"]
+    try:
+        given = _given_start(config).sha256(with_params=not began["from_scratch"])
+    except UserError:  # the folder may be gone by now
+        given = sha256
+    if given != sha256:
+        raise UserError(
+            f"init_from={config.init_from} is another encoder than "
+            f"{began['init_from']}, which the run in {workdir} began with; use that, "
+            "or another --workdir"
+        )
+    config = dataclasses.replace(config, init_from=began["init_from"])
+    return TaskStart.open(workdir, saved_steps(workdir)[-1]), config, sha256
+
+
+def _described(workdir: Path) -> dict[str, Any]:
+    """Returns what a run that is to go on says of itself; nothing of a new one."""
+    path = workdir / "config.json"
+    return read_json(path) if saved_steps(workdir) and path.is_file() else {}
+
+
+def _given_start(config: FinetuneConfig) -> TaskStart:
+    """Returns what `init_from` names."""
     if config.init_from is None:
         raise UserError(
             "init_from is missing: give --config.init_from=FOLDER, the encoder to "

@@ -141,6 +141,24 @@ def test_a_metric_that_is_not_there_is_missed_before_training(kind, encoder, tmp
     finetune.TaskRun.open(finetune_config(recipe, **settings), tmp_path / "run")
 
 
+def test_a_run_keeps_the_encoder_that_it_began_with(
+    encoder, classified, corpus, tmp_path
+):
+    """Wherever that is by now; another one is refused."""
+    folder, _ = classified
+    workdir = shutil.copytree(folder / "run", tmp_path / "run")
+    path = str(folder / "train.csv")
+    settings = {"data__train": path, "data__test": path, "epochs": 12}
+    other = write_bert(tmp_path / "other", corpus.tokenizer, initializer_range=0.2)
+    with pytest.raises(UserError, match=rf"{other} is another encoder than {encoder},"):
+        run("classify.py", other, workdir, **settings)
+    shutil.copytree(encoder, tmp_path / "moved")
+    for name in ("moved", "nowhere"):
+        config = finetune_config("classify.py", init_from=tmp_path / name, **settings)
+        described = finetune.TaskRun.open(config, workdir).described()
+        assert json.loads(json.dumps(described)) == read_json(workdir / "config.json")
+
+
 def test_what_the_best_step_depends_on_may_not_change(encoder, tmp_path):
     train = write_classify(tmp_path / "train.csv", 48)
     dev, other = (write_classify(tmp_path / f"{i}.csv", 48, seed=i) for i in (1, 2))

@@ -5,6 +5,8 @@ task; what the run lacks is made anew, and a report says which is which.
 """
 
 import dataclasses
+import hashlib
+import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -91,6 +93,23 @@ class TaskStart:
     def need_tokenizer(self) -> Tokenizer:
         """Returns the tokenizer, for whom nothing works without."""
         return needed_tokenizer(self.tokenizer, self.source)
+
+    def sha256(self, *, with_params: bool) -> str:
+        """Returns a hash of what a run takes from the folder.
+
+        Args:
+          with_params: of its parameters, or of their form for a run with new ones.
+        """
+        digest = hashlib.sha256(self.need_tokenizer().sha256.encode())
+        if not with_params:
+            form = {"family": self.family, **dataclasses.asdict(self.config)}
+            digest.update(json.dumps(form, sort_keys=True).encode())
+            return digest.hexdigest()
+        for part in ("encoder", "task"):
+            for path, leaf in sorted(leaves_of(self.params.get(part, {})).items()):
+                digest.update(path.encode())
+                digest.update(leaf.tobytes())
+        return digest.hexdigest()
 
     def params_for(
         self,

@@ -1,6 +1,7 @@
 """Fine-tuning starts from any folder, and says what is loaded and what is new."""
 
 import dataclasses
+import shutil
 
 import numpy as np
 import pytest
@@ -60,6 +61,19 @@ def test_a_pretrained_encoder_keeps_its_pooler(tmp_path):
     assert_same_trees(again, params)
     new, others = (p["task"]["score"]["kernel"] for p in (params, other))
     assert not np.array_equal(new, others)
+
+
+def test_a_hash_tells_encoders_apart(tmp_path):
+    """By their parameters, or by their form alone; wherever they are."""
+    for name, seed, layers in (("a", 0, 1), ("b", 1, 1), ("c", 0, 2)):
+        save_folder(random_bert(seed=seed, num_hidden_layers=layers), tmp_path / name)
+    shutil.copytree(tmp_path / "a", tmp_path / "d")
+    starts = [TaskStart.open(tmp_path / name) for name in "abcd"]
+    a, b, c, d = (start.sha256(with_params=True) for start in starts)
+    assert a == d
+    assert len({a, b, c}) == 3
+    a, b, c, d = (start.sha256(with_params=False) for start in starts)
+    assert a == b == d != c
 
 
 def test_a_missing_pooler_is_new_and_an_unread_one_is_left(tmp_path):
