@@ -14,6 +14,7 @@ if __name__ == "__main__":  # before anything heavy is imported
 
 import argparse
 import dataclasses
+import hashlib
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -24,9 +25,10 @@ from encoderjax import finetune
 from encoderjax.ablation_results import rows
 from encoderjax.command import run_command
 from encoderjax.config_loading import recipe_values
+from encoderjax.errors import UserError
 from encoderjax.finetuning import FinetuneConfig
 from encoderjax.interop.weights import read_json, write_json
-from encoderjax.provenance import machine, made_with, said
+from encoderjax.provenance import kinds_of, made_here
 from encoderjax.recipes import load_recipe
 from encoderjax.spread import Measured
 
@@ -42,23 +44,31 @@ class Learned:
     Attributes:
       recipe: in configs/finetune.
       files: field -> file, from the folder of the data.
+      by_start: fields of the run that differ between the starts: what is best for each
+        by its validation examples, seed 0, of a few that were tried.
       fields: other fields of the run.
       metrics: of the test examples, the first of which decides.
     """
 
     recipe: str
     files: Mapping[str, str]
+    by_start: Mapping[str, Mapping[str, Any]]
     fields: Mapping[str, Any]
     metrics: tuple[str, ...]
 
-    def overrides(self, data: Path) -> dict[str, Any]:
+    def overrides(self, data: Path, encoder: str, start: str) -> dict[str, Any]:
         """Returns what is changed of the recipe."""
-        files = {name: str(data / file) for name, file in self.files.items()}
-        return {**files, **self.fields}
+        return {
+            "init_from": encoder,
+            "from_scratch": STARTS[start],
+            **self.by_start[start],
+            **{name: str(data / file) for name, file in self.files.items()},
+            **self.fields,
+        }
 
     def command(self, data: Path, encoder: str) -> str:
-        """Returns the command of one run."""
-        given = {"init_from": encoder, **self.overrides(data)}
+        """Returns the command of a run from the encoder."""
+        given = self.overrides(data, encoder, "pretrained")
         flags = " ".join(f"--config.{name}={value}" for name, value in given.items())
         return (
             f"python -m encoderjax.finetune --config=configs/finetune/{self.recipe} "
@@ -66,12 +76,16 @@ class Learned:
         )
 
 
-SMALL = {"optimizer.learning_rate": 5e-4}  # for an encoder of a few million weights
+_ALIKE = {start: {"optimizer.learning_rate": 5e-4} for start in STARTS}
 TASKS = {
     "sentence_polarity": Learned(
         "classify.py",
         {"data.train": "sentence_polarity/sentence_polarity.zip"},
-        {**SMALL, "data.test_share": 0.1, "data.length": 64},
+        {
+            "pretrained": {"optimizer.learning_rate": 1e-3, "model.dropout_rate": 0.2},
+            "scratch": {"optimizer.learning_rate": 5e-4},
+        },
+        {"data.test_share": 0.1, "data.length": 48},
         ("accuracy",),
     ),
     "stsb": Learned(
@@ -84,10 +98,10 @@ TASKS = {
                 ("test", "test"),
             )
         },
+        _ALIKE,
         {
-            **SMALL,
-            "epochs": 5.0,
-            "data.length": 96,
+            "epochs": 4.0,
+            "data.length": 64,
             "data.columns.text": 0,
             "data.columns.pair": 1,
             "data.columns.label": 2,
@@ -101,15 +115,16 @@ TASKS = {
             "data.validation": "wnut17/emerging.dev.conll",
             "data.test": "wnut17/emerging.test.annotated",
         },
-        {**SMALL, "epochs": 6.0, "data.length": 96, "data.form": "conll"},
+        _ALIKE,
+        {"epochs": 6.0, "data.length": 64, "data.form": "conll"},
         ("f1", "accuracy"),
     ),
     "xquad": Learned(
         "answer.py",
         {"data.train": "xquad/xquad.en.json.gz"},
+        _ALIKE,
         {
-            **SMALL,
-            "epochs": 8.0,
+            "epochs": 5.0,
             "data.test_share": 0.2,
             "data.length": 256,
             "data.batch_size": 16,
@@ -119,27 +134,41 @@ TASKS = {
 }
 
 
-def found_by(
-    task: Learned, data: Path, encoder: str, start: str, seed: int, workdir: Path
-) -> dict[str, Any] | None:
-    """Returns what a run found, which is made if it is not there; None if stopped."""
+def found_by(values: Mapping[str, Any], made_with: str, workdir: Path) -> Any:
+    """Returns what a run found, which is made if it is not there; None if stopped.
+
+    Args:
+      values: of the run.
+      made_with: a hash of all that it depends on.
+    """
     path = workdir / "found.json"
+    if workdir.is_dir() and read_json(workdir / "made_with.json") != made_with:
+        raise UserError(
+            f"{workdir} was made with another encoder, other examples or fields; "
+            "choose another --out, or delete it"
+        )
     if path.is_file():
         return read_json(path)
-    changes = {
-        "init_from": encoder,
-        "seed": seed,
-        "from_scratch": STARTS[start],
-        **task.overrides(data),
-    }
-    values = recipe_values(f"configs/finetune/{task.recipe}", changes)
+    workdir.mkdir(parents=True, exist_ok=True)
+    write_json(workdir / "made_with.json", made_with)
     begun = time.perf_counter()
     metrics = finetune.run(FinetuneConfig.from_dict(values), workdir)
     if metrics is None:
         return None
-    found = {"metrics": metrics, "seconds": round(time.perf_counter() - begun, 1)}
+    seconds = round(time.perf_counter() - begun, 1)
+    found = {"metrics": metrics, "seconds": seconds, **made_here()}
     write_json(path, found)
     return found
+
+
+def depends_on(overrides: Mapping[str, Any], files: Sequence[Path]) -> str:
+    """Returns a hash of fields and of what files and folders hold."""
+    digest = hashlib.sha256(repr(sorted(overrides.items())).encode())
+    for path in files:
+        inside = sorted(p for p in path.rglob("*") if p.is_file())
+        for file in inside or [path]:
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def table(results: Mapping[str, Any]) -> str:
@@ -156,23 +185,29 @@ def table(results: Mapping[str, Any]) -> str:
             seconds = Measured.of(task["seconds"]).mean
             lines.append([*line, f"{gain:+.3f}{remark}", f"{seconds:.0f}"])
     header = ["task", "test", *STARTS, "difference", "seconds a run"]
-    made = f"{results['machine']}; {said(results['versions'])}."
-    return f"{rows(header, lines)}\n\n{results['seeds']} seeds. {made}"
+    made = f"{results['seeds']} seeds, on {', and on '.join(results['made_with'])}."
+    return f"{rows(header, lines)}\n\n{made}"
 
 
 def measured(flags: argparse.Namespace) -> dict[str, Any] | None:
     """Returns the results of all runs; None when one was stopped."""
     tasks: dict[str, Any] = {}
+    kinds: list[dict[str, Any]] = []
     for name in flags.tasks:
         task = TASKS[name]
+        files = [Path(flags.encoder), *(flags.data / f for f in task.files.values())]
         found: dict[str, list] = {start: [] for start in STARTS}
-        for seed in range(flags.seeds):
-            for start in STARTS:
+        for start in STARTS:
+            overrides = task.overrides(flags.data, flags.encoder, start)
+            made_with = depends_on(overrides, files)
+            values = recipe_values(f"configs/finetune/{task.recipe}", overrides)
+            for seed in range(flags.seeds):
                 workdir = flags.out / name / start / str(seed)
-                one = found_by(task, flags.data, flags.encoder, start, seed, workdir)
+                one = found_by(values | {"seed": seed}, made_with, workdir)
                 if one is None:
                     return None
                 found[start].append(one)
+                kinds.append(one)
         tasks[name] = {
             "metrics": {
                 metric: {
@@ -184,8 +219,8 @@ def measured(flags: argparse.Namespace) -> dict[str, Any] | None:
             "seconds": [run["seconds"] for runs in found.values() for run in runs],
             "command": task.command(flags.data, flags.encoder),
         }
-    about = {"seeds": flags.seeds, "machine": machine(), "versions": made_with()}
-    return {**about, "encoder": flags.encoder, "tasks": tasks}
+    about = {"seeds": flags.seeds, "encoder": flags.encoder}
+    return about | {"made_with": kinds_of(kinds), "tasks": tasks}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

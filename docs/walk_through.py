@@ -128,6 +128,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", default="tasks")
     flags = parser.parse_args(arguments)
     if flags.encoder:
+        for workdir in (_POLARITY, _VECTORS):
+            if workdir.exists():  # of another encoder perhaps, and it would go on
+                raise UserError(f"{workdir} is there already; delete it")
         found = {
             part: {title: (line, printed(line)) for title, line in of_part.items()}
             for part, of_part in commands(flags.encoder, flags.data).items()
