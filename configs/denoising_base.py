@@ -70,5 +70,10 @@ def get_config(variant: str = "full") -> ml_collections.ConfigDict:
     c.checkpoint = dict(every=5_000, keep=2)
     c.eval = dict(every=10_000, batches=100)
     if variant == "tiny":
-        shrink(c, tokenizer="wordpiece:1000", learning_rate=2e-3)
+        shrink(c, tokenizer="wordpiece:1000", learning_rate=3e-3, steps=1_500)
+        # What was put in and taken out is told late; order latest of all, for which
+        # tokens must be found by their places: in short rows sooner. At the end it is
+        # told worse than by copying from near by (1.8 nats).
+        c.data.update(length=32, batch_size=64)
+        c.optimizer.b2 = 0.95
     return c.lock()

@@ -142,7 +142,8 @@ def found_by(values: Mapping[str, Any], made_with: str, workdir: Path) -> Any:
       made_with: a hash of all that it depends on.
     """
     path = workdir / "found.json"
-    if workdir.is_dir() and read_json(workdir / "made_with.json") != made_with:
+    made = {"made_with": made_with}
+    if workdir.is_dir() and read_json(workdir / "made_with.json") != made:
         raise UserError(
             f"{workdir} was made with another encoder, other examples or fields; "
             "choose another --out, or delete it"
@@ -150,7 +151,7 @@ def found_by(values: Mapping[str, Any], made_with: str, workdir: Path) -> Any:
     if path.is_file():
         return read_json(path)
     workdir.mkdir(parents=True, exist_ok=True)
-    write_json(workdir / "made_with.json", made_with)
+    write_json(workdir / "made_with.json", made)
     begun = time.perf_counter()
     metrics = finetune.run(FinetuneConfig.from_dict(values), workdir)
     if metrics is None:
@@ -182,9 +183,8 @@ def table(results: Mapping[str, Any]) -> str:
             remark = " (within the spread)" if within else ""
             line = [f"`{name}`", metric.replace("_", " ")]
             line += [str(cells[start]) for start in STARTS]
-            seconds = Measured.of(task["seconds"]).mean
-            lines.append([*line, f"{gain:+.3f}{remark}", f"{seconds:.0f}"])
-    header = ["task", "test", *STARTS, "difference", "seconds a run"]
+            lines.append([*line, f"{gain:+.3f}{remark}"])
+    header = ["task", "test", *STARTS, "difference"]
     made = f"{results['seeds']} seeds, on {', and on '.join(results['made_with'])}."
     return f"{rows(header, lines)}\n\n{made}"
 
@@ -216,7 +216,6 @@ def measured(flags: argparse.Namespace) -> dict[str, Any] | None:
                 }
                 for metric in task.metrics
             },
-            "seconds": [run["seconds"] for runs in found.values() for run in runs],
             "command": task.command(flags.data, flags.encoder),
         }
     about = {"seeds": flags.seeds, "encoder": flags.encoder}

@@ -55,7 +55,7 @@ def files(tmp_path_factory):
         for (a, x), (b, y) in zip(given[::2], given[1::2], strict=True)
     ]
     return {
-        "cosine": write_pairs(folder / "pairs.csv"),
+        "cosine": write_pairs(folder / "pairs.csv", count=480),
         "triplet": write_csv(
             folder / "triplets.csv", ["text", "positive", "negative"], rows[:96]
         ),
@@ -90,7 +90,7 @@ SCORED |= {"data__validation_columns__pair": "other"}
 @pytest.fixture(scope="module")
 def trained(encoder, files, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("trained") / "run"
-    settings = PAIRS | {"epochs": 8, "eval__every": 12}
+    settings = PAIRS | {"epochs": 5, "eval__every": 15}
     found = run("cosine", encoder, files["cosine"], workdir, **settings)
     return workdir, found
 
