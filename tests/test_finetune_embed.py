@@ -133,7 +133,7 @@ def test_an_export_says_what_fewer_bits_change(trained, files, tmp_path, capsys)
     names = {"text": "text", "pair": "other", "score": "score"}
     written = Embedder(load_sentence(tmp_path / "st"))
     after = evaluate_sts(written, read_pairs(files["cosine"], names))
-    assert "float32 -> bfloat16 on 240 examples: spearman_cosine " in said
+    assert "float32 -> bfloat16 on 480 examples: spearman_cosine " in said
     assert f" -> {after['spearman_cosine']:.4f}, pearson_cosine " in said
 
 
