@@ -39,9 +39,10 @@ def _walk(encoder: str, data: str) -> Commands:
     return {
         "Training": (
             "python -m encoderjax.finetune --config=configs/finetune/classify.py "
-            f"--config.init_from={encoder} --config.optimizer.learning_rate=5e-4 "
+            f"--config.init_from={encoder} --config.optimizer.learning_rate=1e-3 "
+            "--config.model.dropout_rate=0.2 "
             f"--config.data.train={data}/sentence_polarity/sentence_polarity.zip "
-            "--config.data.test_share=0.1 --config.data.length=64 "
+            "--config.data.test_share=0.1 --config.data.length=48 "
             f"--workdir={_POLARITY}"
         ),
         "New text": (
@@ -72,9 +73,10 @@ def _vectors(encoder: str, data: str) -> Commands:
         ),
         "Trained for the cosine on STS-B's training pairs": (
             "python -m encoderjax.finetune --config=configs/finetune/embed.py:cosine "
-            f"--config.init_from={encoder} --config.optimizer.learning_rate=2e-4 "
+            f"--config.init_from={encoder} --config.optimizer.learning_rate=5e-4 "
             f"--config.data.train={sts}-train.csv --config.data.validation={sts}-dev"
-            f".csv --config.data.length=64{columns} --workdir={_VECTORS}"
+            f".csv --config.data.length=48{columns} --config.epochs=2 "
+            f"--workdir={_VECTORS}"
         ),
         "The trained one, on the same test pairs": (
             f"{embed} --model={_VECTORS} --sts={sts}-test.csv --columns=0,1,2"

@@ -16,9 +16,9 @@ ALONE = {
         {"replace.mask": 0.0, "replace.random": 1.0},
         (200, 5e-3, 0.8),
     ),
-    "deletion": ("deletion", {}, (500, 3e-3, 0.8)),
-    "insertion": ("insertion", {}, (600, 3e-3, 0.95)),
-    "reordering": ("reordering", {}, (200, 5e-3, 0.8)),
+    "deletion": ("deletion", {}, (500, 3e-3, 0.9)),
+    "insertion": ("insertion", {}, (1_000, 3e-3, 0.95)),
+    "reordering": ("reordering", {}, (400, 5e-3, 0.8)),
 }
 NOISE = ("deletion", "insertion", "reordering", "mlm")
 
