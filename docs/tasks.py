@@ -44,8 +44,8 @@ class Learned:
     Attributes:
       recipe: in configs/finetune.
       files: field -> file, from the folder of the data.
-      by_start: fields of the run that differ between the starts: what is best for each
-        by its validation examples, seed 0, of a few that were tried.
+      by_start: fields of the run for each start. They differ for polarity, where they
+        were the best of a few by validation examples, seed 0.
       fields: other fields of the run.
       metrics: of the test examples, the first of which decides.
     """
@@ -134,31 +134,31 @@ TASKS = {
 }
 
 
-def found_by(values: Mapping[str, Any], made_with: str, workdir: Path) -> Any:
+def found_by(values: Mapping[str, Any], inputs: str, workdir: Path) -> Any:
     """Returns what a run found, which is made if it is not there; None if stopped.
 
     Args:
       values: of the run.
-      made_with: a hash of all that it depends on.
+      inputs: a hash of all that it depends on.
     """
-    path = workdir / "found.json"
-    made = {"made_with": made_with}
-    if workdir.is_dir() and read_json(workdir / "made_with.json") != made:
+    result = workdir / "found.json"
+    path, made = workdir / "inputs.json", {"sha256": inputs}
+    if workdir.is_dir() and read_json(path) != made:
         raise UserError(
             f"{workdir} was made with another encoder, other examples or fields; "
             "choose another --out, or delete it"
         )
-    if path.is_file():
-        return read_json(path)
+    if result.is_file():
+        return read_json(result)
     workdir.mkdir(parents=True, exist_ok=True)
-    write_json(workdir / "made_with.json", made)
+    write_json(path, made)
     begun = time.perf_counter()
     metrics = finetune.run(FinetuneConfig.from_dict(values), workdir)
     if metrics is None:
         return None
     seconds = round(time.perf_counter() - begun, 1)
     found = {"metrics": metrics, "seconds": seconds, **made_here()}
-    write_json(path, found)
+    write_json(result, found)
     return found
 
 
@@ -199,11 +199,11 @@ def measured(flags: argparse.Namespace) -> dict[str, Any] | None:
         found: dict[str, list] = {start: [] for start in STARTS}
         for start in STARTS:
             overrides = task.overrides(flags.data, flags.encoder, start)
-            made_with = depends_on(overrides, files)
+            inputs = depends_on(overrides, files)
             values = recipe_values(f"configs/finetune/{task.recipe}", overrides)
             for seed in range(flags.seeds):
                 workdir = flags.out / name / start / str(seed)
-                one = found_by(values | {"seed": seed}, made_with, workdir)
+                one = found_by(values | {"seed": seed}, inputs, workdir)
                 if one is None:
                     return None
                 found[start].append(one)

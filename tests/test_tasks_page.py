@@ -60,7 +60,7 @@ def test_results_of_another_encoder_are_not_taken(tmp_path):
     data.write_text("examples")
     now = script.depends_on({"epochs": 3.0}, [encoder, data])
     workdir.mkdir()
-    write_json(workdir / "made_with.json", {"made_with": now})
+    write_json(workdir / "inputs.json", {"sha256": now})
     write_json(workdir / "found.json", {"metrics": {}})
     assert script.found_by({}, now, workdir) == {"metrics": {}}
     (encoder / "weights").write_bytes(b"two")
